@@ -1,0 +1,1 @@
+"""What the service is about, in plain Python: ids, states, requests, outcomes, errors, time."""

@@ -1,0 +1,90 @@
+"""How a request line ends: a closed union, matched exhaustively."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """One request's events, in nanoseconds of the machine's monotonic clock.
+
+    `t_enq` given to the engine, `t_adm` first scheduled, `t_first` first output token, `t_last` last
+    output token; None where the engine cannot tell or nothing was generated.
+    """
+
+    t_enq: int
+    t_adm: int | None = None
+    t_first: int | None = None
+    t_last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token's log-probability (natural log) and its most likely alternatives."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One continuation. `text` is None until the token ids have been decoded."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    text: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What an engine made of one request. Counts are of engine token ids; `n_out` sums the choices.
+
+    `n_drafted` and `n_accepted` count speculative tokens, None where there was no speculation.
+    """
+
+    choices: tuple[Choice, ...]
+    n_in: int
+    n_cached: int | None
+    n_out: int
+    timings: Timings
+    n_drafted: int | None = None
+    n_accepted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The line ends in the output file."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The line ends in the error file, with the status and error that OpenAI would give."""
+
+    status_code: int
+    code: str
+    message: str
+    param: str | None = None
+
+
+class CutReason(StrEnum):
+    CANCELLED = "batch_cancelled"
+    EXPIRED = "batch_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The line was never finished; it ends in the error file and says why."""
+
+    reason: CutReason
+
+
+Outcome = Completed | Failed | Cut

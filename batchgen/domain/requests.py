@@ -1,0 +1,79 @@
+"""One request line, parsed: what shall be generated, and how it is sampled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Endpoint(StrEnum):
+    """The OpenAI endpoints whose bodies a job's lines may hold."""
+
+    CHAT_COMPLETIONS = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen; the names are those of the OpenAI API and of common servers.
+
+    `temperature` 0 is greedy. `max_tokens` None means up to the model's length. `logprobs` is the
+    number of alternatives a token (0: the chosen token only; None: no logprobs). `seed` None is
+    unseeded. `stop_token_ids` come on top of the model's own end tokens.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    n: int = 1
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages to be rendered by the model's chat template."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Text that is tokenized as it stands (its control tokens are the caller's own)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, ready for the engine."""
+
+    ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One line of a job's input.
+
+    `index` counts the job's requests from 0, `line` is the physical line in the file from 1.
+    """
+
+    custom_id: str
+    index: int
+    line: int
+    endpoint: Endpoint
+    prompt: Prompt
+    sampling: SamplingParams

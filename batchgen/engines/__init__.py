@@ -1,0 +1,1 @@
+"""Engines and the process that holds one: nothing here knows Postgres, Celery or HTTP."""

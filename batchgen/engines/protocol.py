@@ -1,0 +1,184 @@
+"""The seam between a supervisor and an engine: the `Engine` interface and the frames on the pipe.
+
+An engine runs alone in its host process (`host.py`); the supervisor speaks to it through
+`client.py`. Requests carry token ids, results carry token ids: text is the supervisor's business, except
+for engines that only take text, which get the request's `body`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from batchgen.domain.outcomes import Failed, Generation
+from batchgen.domain.requests import SamplingParams
+from batchgen.engines.spec import EngineSpec
+
+
+class EngineRequest(msgspec.Struct, frozen=True):
+    """One request as the engine gets it.
+
+    `id` is the supervisor's own counter, never used twice in a host's life. `body` is None except for
+    engines whose `Applied.takes_text` is true.
+    """
+
+    id: int
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    body: dict[str, Any] | None = None
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A request that has ended: a generation, or the failure that is its error line."""
+
+    id: int
+    result: Generation | Failed
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since load (monotonic) and levels now; None where the engine cannot tell.
+
+    KV utilisation and prefix hit rate are fractions 0-1; memory is in bytes.
+    """
+
+    steps: int
+    running: int
+    waiting: int
+    output_tokens: int
+    max_running: int = 0
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    kv_utilisation: float | None = None
+    kv_utilisation_peak: float | None = None
+    prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    rss_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine really holds after `load`: the configuration as applied, and its limits.
+
+    `config` is JSON: every knob as the pipeline reports it. `model_hash` is the content hash of
+    weights and tokenizer. `compile_s` and `cache_state` (`cold`, `warm`, `off`) are None where the engine
+    cannot tell. `max_live` is how many requests are worth having in the running batch.
+    """
+
+    engine: str
+    engine_version: str
+    device: str
+    device_name: str
+    config: dict[str, Any]
+    max_model_len: int
+    vocab_size: int
+    max_live: int
+    load_s: float
+    simulated: bool = False
+    takes_text: bool = False
+    kv_block_tokens: int | None = None
+    kv_blocks: int | None = None
+    kv_bytes_per_token: float | None = None
+    compile_s: float | None = None
+    cache_state: str | None = None
+    model_hash: str | None = None
+    libraries: dict[str, str] = {}
+
+
+class Engine(Protocol):
+    """What every engine does. All calls come from one thread.
+
+    Raises: `LoadFailed` from load. Anything raised by another method means that the engine is unusable
+    and its process must be replaced.
+    """
+
+    def load(self, spec: EngineSpec) -> Applied: ...
+
+    def submit(self, requests: Sequence[EngineRequest]) -> list[Finished]:
+        """Take requests; those that cannot run come back at once as failures."""
+        ...
+
+    def step(self) -> list[Finished]:
+        """One scheduling step; returns those that ended. Called only while work is live."""
+        ...
+
+    def live(self) -> list[int]:
+        """The ids that are running now (not those merely waiting), for the breadcrumbs."""
+        ...
+
+    def has_work(self) -> bool: ...
+
+    def cancel(self, ids: Sequence[int]) -> list[int]:
+        """Drop these; returns the ids that were there to drop. They yield no `Finished`."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+# Frames, supervisor -> host
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    spec: EngineSpec
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    requests: list[EngineRequest]
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    ids: list[int]
+
+
+class AskStats(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+ToHost = Load | Submit | Cancel | AskStats | Close
+
+
+# Frames, host -> supervisor
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    applied: Applied
+
+
+class LoadRefused(msgspec.Struct, frozen=True, tag=True):
+    """The load failed; the host ends after this."""
+
+    message: str
+
+
+class Outputs(msgspec.Struct, frozen=True, tag=True):
+    """Requests that ended since the last frame."""
+
+    finished: list[Finished]
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Cancel`: the ids that were dropped (the others had ended already)."""
+
+    ids: list[int]
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Sign of life, at most a few a second and only when steps are being made."""
+
+    stats: EngineStats
+
+
+class Fatal(msgspec.Struct, frozen=True, tag=True):
+    """The engine raised and is unusable; the host ends after this."""
+
+    message: str
+
+
+FromHost = Loaded | LoadRefused | Outputs | Cancelled | Progress | Fatal
