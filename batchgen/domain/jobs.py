@@ -1,0 +1,259 @@
+"""Jobs, shards, segments, files, models, devices and sessions as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from batchgen.domain.ids import (
+    DeviceId,
+    FileId,
+    JobId,
+    KeyId,
+    LeaseToken,
+    ModelId,
+    Project,
+    SegmentId,
+    SessionId,
+    ShardId,
+)
+from batchgen.domain.states import JobState
+
+
+class Scope(StrEnum):
+    """What a key may do; an admin may do all that a user may."""
+
+    USER = "user"
+    ADMIN = "admin"
+
+
+class Section(StrEnum):
+    """The parts of a segment object, in the order in which they lie in it."""
+
+    OUTPUT = "output"
+    TIMINGS = "timings"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key without its secret."""
+
+    id: KeyId
+    project: Project
+    name: str
+    scope: Scope
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An uploaded object, or a section of a job's final segments seen as one file."""
+
+    id: FileId
+    project: Project
+    purpose: str
+    filename: str
+    bytes: int
+    sha256: str
+    created_at: datetime
+    expires_at: datetime | None
+    object_key: str | None
+    job_id: JobId | None
+    section: Section | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One immutable revision of a registered model."""
+
+    id: ModelId
+    name: str
+    revision: int
+    spec: Mapping[str, Any]
+    fingerprint: str
+    content_hash: str | None
+    pool: str
+    device: str | None
+    created_at: datetime
+    retired_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How a job's request lines stand; each line is in exactly one of completed, failed, or open."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token sums over the completed lines."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with an input file, and where. `line` counts physical lines from 1."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A submitted unit of work."""
+
+    id: JobId
+    project: Project
+    kind: str
+    state: JobState
+    endpoint: str
+    model: str | None
+    model_id: ModelId | None
+    overrides: Mapping[str, Any]
+    engine_spec: Mapping[str, Any] | None
+    engine_fingerprint: str | None
+    pool: str | None
+    device: str | None
+    input_file_id: FileId
+    output_file_id: FileId | None
+    error_file_id: FileId | None
+    metadata: Mapping[str, str] | None
+    completion_window: str
+    priority: int
+    created_at: datetime
+    in_progress_at: datetime | None
+    expires_at: datetime
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    expired_at: datetime | None
+    cancelling_at: datetime | None
+    cancelled_at: datetime | None
+    paused_at: datetime | None
+    output_expires_after_s: int | None
+    faults: tuple[Fault, ...] = ()
+    counts: Counts = field(default_factory=Counts)
+    usage: Usage = field(default_factory=Usage)
+    metrics: Mapping[str, Any] | None = None
+
+    @property
+    def all_failed(self) -> bool:
+        """Terminal with lines, none of which completed."""
+        return self.counts.total > 0 and self.counts.failed == self.counts.total
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """A piece of the input, cut at ingest: bytes [byte_start, byte_end) of the input object.
+
+    `first_line` counts physical lines from 1, `first_index` counts requests from 0.
+    """
+
+    seq: int
+    byte_start: int
+    byte_end: int
+    first_line: int
+    first_index: int
+    n_requests: int
+    est_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedShard:
+    """A shard under lease, with what its holder needs to know of the job."""
+
+    id: ShardId
+    job_id: JobId
+    project: Project
+    plan: ShardPlan
+    token: LeaseToken
+    attempts: int
+    endpoint: str
+    model: str
+    input_key: str
+    engine_spec: Mapping[str, Any]
+    engine_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDraft:
+    """What a holder writes at a checkpoint: where the object lies and what is in it.
+
+    `output_indexes` and `error_indexes` are request indexes, in the order of the lines in the object.
+    """
+
+    object_key: str
+    output_indexes: tuple[int, ...]
+    error_indexes: tuple[int, ...]
+    output_bytes: int
+    timings_bytes: int
+    error_bytes: int
+    sha256: str
+    usage: Usage
+    session_id: SessionId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An immutable piece of a shard's results. `final` ones hold the whole shard in input order."""
+
+    id: SegmentId
+    job_id: JobId
+    shard_id: ShardId
+    shard_seq: int
+    final: bool
+    draft: SegmentDraft
+
+    def span(self, section: Section) -> tuple[int, int]:
+        """The section's byte range [start, end) in the object."""
+        d = self.draft
+        match section:
+            case Section.OUTPUT:
+                return 0, d.output_bytes
+            case Section.TIMINGS:
+                return d.output_bytes, d.output_bytes + d.timings_bytes
+            case Section.ERROR:
+                start = d.output_bytes + d.timings_bytes
+                return start, start + d.error_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that a worker serves, or served."""
+
+    id: DeviceId
+    host: str
+    device: str
+    pool: str
+    state: str
+    detail: str | None
+    session_id: SessionId | None
+    started_at: datetime
+    heartbeat_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSession:
+    """One engine loaded on one device."""
+
+    id: SessionId
+    device_id: DeviceId
+    fingerprint: str
+    spec: Mapping[str, Any]
+    applied: Mapping[str, Any]
+    started_at: datetime
+    ended_at: datetime | None
+    end_reason: str | None

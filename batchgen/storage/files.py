@@ -1,0 +1,176 @@
+"""Queries over files: uploaded objects, and the virtual files that a job's segments make."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, or_, select, text, update
+
+from batchgen.domain.errors import NotFound
+from batchgen.domain.ids import FileId, JobId, Project
+from batchgen.domain.jobs import File, Section
+from batchgen.storage.tables import files
+
+
+def insert_uploaded(
+    tx: Connection,
+    *,
+    file_id: FileId,
+    project: Project,
+    purpose: str,
+    filename: str,
+    size: int,
+    sha256: str,
+    object_key: str,
+    expires_after_s: int | None = None,
+) -> None:
+    _insert(
+        tx,
+        {
+            "id": file_id,
+            "project": project,
+            "purpose": purpose,
+            "filename": filename,
+            "bytes": size,
+            "sha256": sha256,
+            "object_key": object_key,
+        },
+        expires_after_s,
+    )
+
+
+def insert_produced(
+    tx: Connection,
+    *,
+    file_id: FileId,
+    project: Project,
+    filename: str,
+    size: int,
+    sha256: str,
+    job_id: JobId,
+    section: Section,
+    expires_after_s: int | None = None,
+) -> None:
+    _insert(
+        tx,
+        {
+            "id": file_id,
+            "project": project,
+            "purpose": "batch_output",
+            "filename": filename,
+            "bytes": size,
+            "sha256": sha256,
+            "job_id": job_id,
+            "section": section,
+        },
+        expires_after_s,
+    )
+
+
+def get(tx: Connection, file_id: FileId, *, project: Project) -> File:
+    """Raises NotFound: also for a file of another project, or one deleted or expired."""
+    row = tx.execute(
+        select(files).where(files.c.id == file_id, files.c.project == project, _alive())
+    ).first()
+    if row is None:
+        raise NotFound(f"no file '{file_id}'", param="file_id")
+    return _file(row)
+
+
+def page(
+    tx: Connection,
+    project: Project,
+    *,
+    limit: int,
+    after: FileId | None = None,
+    purpose: str | None = None,
+    ascending: bool = False,
+) -> list[File]:
+    """By time of creation; `after` is the last id of the page before. Raises NotFound for a foreign `after`."""
+    query = select(files).where(files.c.project == project, _alive())
+    if purpose is not None:
+        query = query.where(files.c.purpose == purpose)
+    if after is not None:
+        anchor = tx.execute(
+            select(files.c.created_at).where(files.c.id == after, files.c.project == project)
+        ).first()
+        if anchor is None:
+            raise NotFound(f"no file '{after}'", param="after")
+        at = anchor.created_at
+        tie = and_(
+            files.c.created_at == at, files.c.id > after if ascending else files.c.id < after
+        )
+        beyond = files.c.created_at > at if ascending else files.c.created_at < at
+        query = query.where(or_(beyond, tie))
+    order = (
+        (files.c.created_at, files.c.id)
+        if ascending
+        else (files.c.created_at.desc(), files.c.id.desc())
+    )
+    return [_file(row) for row in tx.execute(query.order_by(*order).limit(limit))]
+
+
+def mark_deleted(tx: Connection, file_id: FileId, *, project: Project) -> File:
+    """Raises NotFound. The object goes when the sweeper comes by."""
+    found = get(tx, file_id, project=project)
+    tx.execute(update(files).where(files.c.id == file_id).values(deleted_at=func.now()))
+    return found
+
+
+def mark_produced_deleted(tx: Connection, job_id: JobId) -> None:
+    """The files of a job that runs again are no longer its results."""
+    tx.execute(
+        update(files)
+        .where(files.c.job_id == job_id, files.c.deleted_at.is_(None))
+        .values(deleted_at=func.now())
+    )
+
+
+def objects_to_remove(tx: Connection, *, limit: int) -> list[tuple[FileId, str]]:
+    """Uploaded files that are deleted or expired and whose object is still there."""
+    rows = tx.execute(
+        select(files.c.id, files.c.object_key)
+        .where(files.c.object_key.is_not(None), files.c.bytes > 0, ~_alive())
+        .limit(limit)
+    )
+    return [(FileId(row.id), row.object_key) for row in rows]
+
+
+def mark_removed(tx: Connection, file_id: FileId) -> None:
+    """The object is gone: nothing is left of the file but its row."""
+    tx.execute(
+        update(files)
+        .where(files.c.id == file_id)
+        .values(bytes=0, deleted_at=func.coalesce(files.c.deleted_at, func.now()))
+    )
+
+
+def _insert(tx: Connection, values: Mapping[str, Any], expires_after_s: int | None) -> None:
+    expires = (
+        None
+        if expires_after_s is None
+        else func.now() + text(f"interval '{int(expires_after_s)} seconds'")
+    )
+    tx.execute(files.insert().values(**values, expires_at=expires))
+
+
+def _alive() -> Any:
+    return and_(
+        files.c.deleted_at.is_(None),
+        or_(files.c.expires_at.is_(None), files.c.expires_at > func.now()),
+    )
+
+
+def _file(row: Row[Any]) -> File:
+    return File(
+        id=FileId(row.id),
+        project=Project(row.project),
+        purpose=row.purpose,
+        filename=row.filename,
+        bytes=row.bytes,
+        sha256=row.sha256,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        object_key=row.object_key,
+        job_id=None if row.job_id is None else JobId(row.job_id),
+        section=None if row.section is None else Section(row.section),
+    )

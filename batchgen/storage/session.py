@@ -1,0 +1,57 @@
+"""The database and its unit of work: the sole place that commits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from batchgen.domain.errors import Unavailable
+
+# A transaction that waits for long holds others up: nothing here needs more than seconds.
+_SESSION_OPTIONS = (
+    "-c timezone=UTC -c statement_timeout=120000 -c idle_in_transaction_session_timeout=60000"
+)
+
+
+class Database:
+    """A pool of connections to one Postgres. Safe to share between threads, not across a fork."""
+
+    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+        self.url = url
+        self.engine: sqlalchemy.Engine = create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": 5,
+                "options": _SESSION_OPTIONS,
+                "application_name": "batchgen",
+            },
+        )
+
+    @contextmanager
+    def unit_of_work(self) -> Iterator[Connection]:
+        """One transaction: commits at the end, rolls back on any exception.
+
+        Raises Unavailable where the server cannot be reached or went away.
+        """
+        try:
+            with self.engine.begin() as tx:
+                yield tx
+        except (OperationalError, InterfaceError) as error:
+            if error.connection_invalidated or _connection_failed(error):
+                raise Unavailable(f"the database cannot be reached: {error.orig}") from error
+            raise
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _connection_failed(error: OperationalError | InterfaceError) -> bool:
+    # Errors of a statement carry an SQLSTATE; those of class 08 and 57P and failures to connect
+    # mean that the server is away.
+    state = getattr(error.orig, "sqlstate", None)
+    return state is None or state[:2] == "08" or state[:3] == "57P"

@@ -1,0 +1,426 @@
+"""Claim, renew, checkpoint, finish, release: every write of a holder is fenced by its lease token."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, exists, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from batchgen.domain.errors import Conflict, LostLease
+from batchgen.domain.ids import JobId, LeaseToken, SegmentId, ShardId
+from batchgen.domain.jobs import ClaimedShard, Segment, SegmentDraft, ShardPlan, Usage
+from batchgen.domain.states import CLAIMABLE_JOB_STATES, JobEvent, JobState, ShardState
+from batchgen.storage import jobs as job_queries
+from batchgen.storage.tables import jobs, segments, shards, suspects
+
+_CLAIMABLE = [s.value for s in CLAIMABLE_JOB_STATES]
+WORK_CHANNEL = "batchgen_work"
+
+
+def insert(tx: Connection, job_id: JobId, plans: Sequence[ShardPlan]) -> None:
+    """A job's shards, all pending, and a hint to the workers that there may be work."""
+    columns = (
+        "job_id, seq, byte_start, byte_end, first_line, first_index, n_requests, est_tokens, state"
+    )
+    cursor = tx.connection.cursor()
+    with cursor.copy(f"COPY shards ({columns}) FROM STDIN") as copy:
+        for p in plans:
+            copy.write_row(
+                (
+                    job_id,
+                    p.seq,
+                    p.byte_start,
+                    p.byte_end,
+                    p.first_line,
+                    p.first_index,
+                    p.n_requests,
+                    p.est_tokens,
+                    ShardState.PENDING.value,
+                )
+            )
+    tx.execute(select(func.pg_notify(WORK_CHANNEL, job_id)))
+
+
+def claim(
+    tx: Connection,
+    *,
+    pool: str,
+    device: str,
+    holder: str,
+    lease_s: float,
+    loaded: str | None = None,
+    loyal: bool = False,
+) -> ClaimedShard | None:
+    """Lease the next shard for a device: by priority, then age of the job, then place in the file.
+
+    With an engine `loaded` (its fingerprint), only its work is claimed: None may then mean that
+    other work comes first. While `loyal`, work of another engine comes first only by priority.
+    """
+    ahead = _best(tx, pool, device, None)
+    if ahead is None:
+        return None
+    best = ahead
+    if loaded is not None and ahead.engine_fingerprint != loaded:
+        own = _best(tx, pool, device, loaded)
+        if own is None or ahead.priority > own.priority or not loyal:
+            return None
+        best = own
+    row = tx.execute(
+        select(shards)
+        .where(shards.c.job_id == best.id, shards.c.state == ShardState.PENDING)
+        .order_by(shards.c.seq)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    ).first()
+    if row is None:
+        return None
+    token = LeaseToken(uuid.uuid4())
+    tx.execute(
+        update(shards)
+        .where(shards.c.id == row.id)
+        .values(
+            state=ShardState.LEASED,
+            lease_token=token,
+            lease_until=_from_now(lease_s),
+            holder=holder,
+            attempts=shards.c.attempts + 1,
+        )
+    )
+    if best.state == JobState.QUEUED:
+        _mark_running(tx, JobId(best.id))
+    return ClaimedShard(
+        id=ShardId(row.id),
+        job_id=JobId(row.job_id),
+        project=best.project,
+        plan=ShardPlan(
+            row.seq,
+            row.byte_start,
+            row.byte_end,
+            row.first_line,
+            row.first_index,
+            row.n_requests,
+            row.est_tokens,
+        ),
+        token=token,
+        attempts=row.attempts + 1,
+        endpoint=best.endpoint,
+        model=best.model,
+        input_key=best.input_key,
+        engine_spec=best.engine_spec,
+        engine_fingerprint=best.engine_fingerprint,
+    )
+
+
+def renew(tx: Connection, tokens: Iterable[LeaseToken], lease_s: float) -> set[LeaseToken]:
+    """Lengthen these leases; returns those that are still held."""
+    rows = tx.execute(
+        update(shards)
+        .where(shards.c.lease_token.in_(list(tokens)))
+        .values(lease_until=_from_now(lease_s))
+        .returning(shards.c.lease_token)
+    )
+    return {LeaseToken(row.lease_token) for row in rows}
+
+
+def checkpoint(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> None:
+    """Record finished lines of a shard under lease. Raises LostLease."""
+    _lock_held(tx, shard)
+    _insert_segment(tx, shard.job_id, shard.id, draft, final=False)
+
+
+def finish(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> list[str]:
+    """The shard is done: its final segment replaces the checkpoints. Raises LostLease.
+
+    Returns the keys of objects that nothing refers to any more. Raises Conflict where the final segment
+    does not hold every line once.
+    """
+    _lock_held(tx, shard)
+    indexes = (*draft.output_indexes, *draft.error_indexes)
+    first = shard.plan.first_index
+    if sorted(indexes) != list(range(first, first + shard.plan.n_requests)):
+        raise Conflict(f"shard {shard.id} cannot be done: its lines are not all there, each once")
+    replaced = _replace_segments(tx, shard.job_id, shard.id, draft)
+    tx.execute(
+        update(shards)
+        .where(shards.c.id == shard.id)
+        .values(state=ShardState.DONE, lease_token=None, lease_until=None, holder=None)
+    )
+    tx.execute(delete(suspects).where(suspects.c.shard_id == shard.id))
+    return replaced
+
+
+def cut(tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft) -> list[str]:
+    """A pending shard of a job that ends early becomes done. Raises LostLease where it is not pending."""
+    changed = tx.execute(
+        update(shards)
+        .where(shards.c.id == shard_id, shards.c.state == ShardState.PENDING)
+        .values(state=ShardState.DONE)
+    )
+    if changed.rowcount == 0:
+        raise LostLease(f"shard {shard_id} is no longer pending")
+    return _replace_segments(tx, job_id, shard_id, draft)
+
+
+def release(tx: Connection, tokens: Iterable[LeaseToken]) -> int:
+    """Give these shards back unfinished; those already lost are left alone. Returns how many."""
+    return _to_pending(tx, shards.c.lease_token.in_(list(tokens)))
+
+
+def release_all_of(tx: Connection, holder: str) -> int:
+    """What a worker that died on this device had leased goes back. Only its successor may call this."""
+    return _to_pending(tx, shards.c.holder == holder)
+
+
+def reap(tx: Connection) -> int:
+    """Leases that have ended go back to pending. Returns how many."""
+    return _to_pending(tx, shards.c.lease_until < func.now())
+
+
+def unfinished(tx: Connection, job_id: JobId) -> int:
+    """How many of the job's shards are not done."""
+    n: int = tx.execute(
+        select(func.count()).where(shards.c.job_id == job_id, shards.c.state != ShardState.DONE)
+    ).scalar_one()
+    return n
+
+
+def pending_of(tx: Connection, job_id: JobId, *, limit: int) -> list[tuple[ShardId, ShardPlan]]:
+    """The job's next pending shards in order."""
+    rows = tx.execute(
+        select(shards)
+        .where(shards.c.job_id == job_id, shards.c.state == ShardState.PENDING)
+        .order_by(shards.c.seq)
+        .limit(limit)
+    )
+    return [
+        (
+            ShardId(r.id),
+            ShardPlan(
+                r.seq,
+                r.byte_start,
+                r.byte_end,
+                r.first_line,
+                r.first_index,
+                r.n_requests,
+                r.est_tokens,
+            ),
+        )
+        for r in rows
+    ]
+
+
+def leased_of(tx: Connection, job_id: JobId) -> int:
+    n: int = tx.execute(
+        select(func.count()).where(shards.c.job_id == job_id, shards.c.state == ShardState.LEASED)
+    ).scalar_one()
+    return n
+
+
+def reopen_failed(tx: Connection, job_id: JobId) -> int:
+    """Drop the error lines of done shards and make these shards pending again, for a retry.
+
+    What completed stays, as a checkpoint. Returns the number of lines that will run again.
+    """
+    rows = tx.execute(
+        update(segments)
+        .where(segments.c.job_id == job_id, segments.c.final, segments.c.n_failed > 0)
+        .values(final=False, error_indexes=[], error_bytes=0, n_failed=0)
+        .returning(segments.c.shard_id)
+    ).all()
+    ids = [row.shard_id for row in rows]
+    tx.execute(
+        update(shards)
+        .where(shards.c.id.in_(ids), shards.c.state == ShardState.DONE)
+        .values(state=ShardState.PENDING, attempts=0)
+    )
+    totals = tx.execute(
+        select(func.coalesce(func.sum(shards.c.n_requests), 0)).where(shards.c.id.in_(ids))
+    ).scalar_one()
+    kept = tx.execute(
+        select(func.coalesce(func.sum(segments.c.n_completed), 0)).where(
+            segments.c.shard_id.in_(ids)
+        )
+    ).scalar_one()
+    tx.execute(select(func.pg_notify(WORK_CHANNEL, job_id)))
+    return int(totals) - int(kept)
+
+
+def segments_of_shard(tx: Connection, shard_id: ShardId) -> list[Segment]:
+    return _segments(tx, _segment_query().where(segments.c.shard_id == shard_id))
+
+
+def segments_of_job(tx: Connection, job_id: JobId, *, final_only: bool = False) -> list[Segment]:
+    """In the order of the shards in the file."""
+    query = _segment_query().where(segments.c.job_id == job_id)
+    if final_only:
+        query = query.where(segments.c.final)
+    return _segments(tx, query)
+
+
+def referenced_keys(tx: Connection, job_id: JobId) -> set[str]:
+    """The objects that the job's segments refer to."""
+    rows = tx.execute(select(segments.c.object_key).where(segments.c.job_id == job_id))
+    return {row.object_key for row in rows}
+
+
+def strikes(tx: Connection, shard_ids: Sequence[ShardId]) -> dict[tuple[ShardId, int], int]:
+    """How often each suspect request was running when an engine died."""
+    rows = tx.execute(select(suspects).where(suspects.c.shard_id.in_(list(shard_ids))))
+    return {(ShardId(r.shard_id), r.request_index): r.strikes for r in rows}
+
+
+def strike(tx: Connection, shard_id: ShardId, indexes: Iterable[int], reason: str) -> None:
+    """Count one more strike against these requests, so that it outlives the worker."""
+    rows = [
+        {"shard_id": shard_id, "request_index": i, "strikes": 1, "reason": reason} for i in indexes
+    ]
+    if not rows:
+        return
+    statement = upsert(suspects).values(rows)
+    tx.execute(
+        statement.on_conflict_do_update(
+            index_elements=[suspects.c.shard_id, suspects.c.request_index],
+            set_={
+                "strikes": suspects.c.strikes + 1,
+                "reason": statement.excluded.reason,
+                "updated_at": func.now(),
+            },
+        )
+    )
+
+
+def absolve(tx: Connection, shard_id: ShardId, indexes: Iterable[int]) -> None:
+    """These requests have shown that they are innocent."""
+    tx.execute(
+        delete(suspects).where(
+            suspects.c.shard_id == shard_id, suspects.c.request_index.in_(list(indexes))
+        )
+    )
+
+
+def _best(tx: Connection, pool: str, device: str, loaded: str | None) -> Any:
+    free = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
+    query = select(
+        jobs.c.id,
+        jobs.c.project,
+        jobs.c.state,
+        jobs.c.priority,
+        jobs.c.endpoint,
+        jobs.c.model,
+        jobs.c.input_key,
+        jobs.c.engine_spec,
+        jobs.c.engine_fingerprint,
+    ).where(
+        jobs.c.state.in_(_CLAIMABLE),
+        jobs.c.pool == pool,
+        or_(jobs.c.device.is_(None), jobs.c.device == device),
+        jobs.c.expires_at > func.now(),
+        free,
+    )
+    if loaded is not None:
+        query = query.where(jobs.c.engine_fingerprint == loaded)
+    order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
+    return tx.execute(query.order_by(*order).limit(1)).first()
+
+
+def _mark_running(tx: Connection, job_id: JobId) -> None:
+    try:
+        job_queries.advance(tx, job_id, JobEvent.CLAIMED)
+    except Conflict:
+        # Another worker was first, or the job is being cancelled: the claim holds all the same,
+        # and the holder learns of a cancel at its next look.
+        return
+
+
+def _from_now(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def _lock_held(tx: Connection, shard: ClaimedShard) -> None:
+    held = tx.execute(
+        select(shards.c.id)
+        .where(shards.c.id == shard.id, shards.c.lease_token == shard.token)
+        .with_for_update()
+    ).first()
+    if held is None:
+        raise LostLease(f"shard {shard.id} is held by another")
+
+
+def _to_pending(tx: Connection, condition: Any) -> int:
+    rows = tx.execute(
+        update(shards)
+        .where(shards.c.state == ShardState.LEASED, condition)
+        .values(state=ShardState.PENDING, lease_token=None, lease_until=None, holder=None)
+        .returning(shards.c.job_id)
+    ).all()
+    for job_id in {row.job_id for row in rows}:
+        tx.execute(select(func.pg_notify(WORK_CHANNEL, job_id)))
+    return len(rows)
+
+
+def _replace_segments(
+    tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft
+) -> list[str]:
+    gone = tx.execute(
+        delete(segments).where(segments.c.shard_id == shard_id).returning(segments.c.object_key)
+    ).all()
+    _insert_segment(tx, job_id, shard_id, draft, final=True)
+    return [row.object_key for row in gone if row.object_key != draft.object_key]
+
+
+def _insert_segment(
+    tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft, *, final: bool
+) -> None:
+    tx.execute(
+        segments.insert().values(
+            job_id=job_id,
+            shard_id=shard_id,
+            final=final,
+            object_key=draft.object_key,
+            output_indexes=list(draft.output_indexes),
+            error_indexes=list(draft.error_indexes),
+            output_bytes=draft.output_bytes,
+            timings_bytes=draft.timings_bytes,
+            error_bytes=draft.error_bytes,
+            sha256=draft.sha256,
+            n_completed=len(draft.output_indexes),
+            n_failed=len(draft.error_indexes),
+            input_tokens=draft.usage.input_tokens,
+            cached_tokens=draft.usage.cached_tokens,
+            output_tokens=draft.usage.output_tokens,
+            session_id=draft.session_id,
+        )
+    )
+
+
+def _segment_query() -> Select[Any]:
+    return (
+        select(segments, shards.c.seq.label("shard_seq"))
+        .join(shards, shards.c.id == segments.c.shard_id)
+        .order_by(shards.c.seq, segments.c.id)
+    )
+
+
+def _segments(tx: Connection, query: Select[Any]) -> list[Segment]:
+    return [
+        Segment(
+            id=SegmentId(row.id),
+            job_id=JobId(row.job_id),
+            shard_id=ShardId(row.shard_id),
+            shard_seq=row.shard_seq,
+            final=row.final,
+            draft=SegmentDraft(
+                object_key=row.object_key,
+                output_indexes=tuple(row.output_indexes),
+                error_indexes=tuple(row.error_indexes),
+                output_bytes=row.output_bytes,
+                timings_bytes=row.timings_bytes,
+                error_bytes=row.error_bytes,
+                sha256=row.sha256,
+                usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+                session_id=row.session_id,
+            ),
+        )
+        for row in tx.execute(query)
+    ]

@@ -1,0 +1,1 @@
+"""Alembic migrations: `batchgen db upgrade` runs them."""
