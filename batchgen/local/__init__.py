@@ -1,0 +1,1 @@
+"""What runs on this machine: embedded servers, the stack of processes, the doctor."""
