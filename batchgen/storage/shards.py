@@ -185,6 +185,19 @@ def unfinished(tx: Connection, job_id: JobId) -> int:
     return n
 
 
+def pools_with_work(tx: Connection) -> list[str]:
+    """Pools for which a shard could be claimed now."""
+    rows = tx.execute(
+        select(jobs.c.pool)
+        .distinct()
+        .where(
+            jobs.c.state.in_(_CLAIMABLE),
+            exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING),
+        )
+    )
+    return [row.pool for row in rows if row.pool is not None]
+
+
 def pending_of(tx: Connection, job_id: JobId, *, limit: int) -> list[tuple[ShardId, ShardPlan]]:
     """The job's next pending shards in order."""
     rows = tx.execute(

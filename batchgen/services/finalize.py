@@ -1,0 +1,197 @@
+"""Bring a job to its end: cut what was never finished, measure, publish the files."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from sqlalchemy import Connection
+
+from batchgen.domain.errors import LostLease
+from batchgen.domain.ids import FileId, JobId, LeaseToken, ShardId, new_file_id
+from batchgen.domain.jobs import Counts, Job, Section, Segment, ShardPlan, Usage
+from batchgen.domain.outcomes import Cut, CutReason
+from batchgen.domain.states import PUBLISHABLE_JOB_STATES, JobEvent, JobState, job_states_taking
+from batchgen.formats.jsonl import request_lines
+from batchgen.formats.openai import cut_line
+from batchgen.formats.validate import custom_id_of
+from batchgen.services import measure, records
+from batchgen.settings import Settings
+from batchgen.storage import devices, files, jobs, shards
+from batchgen.storage.objects import ObjectStore
+from batchgen.storage.session import Database
+
+_SHARDS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finalized:
+    """`state` is the job's state after; `published` says whether this call ended it."""
+
+    state: JobState
+    published: bool
+
+
+def run_once(
+    database: Database, store: ObjectStore, settings: Settings, job_id: JobId
+) -> Finalized | None:
+    """End the job if its work is over; None where another is at it or nothing is due.
+
+    Killed at any point, it can be run again: shards are cut one transaction each, and the files appear in
+    the transaction that makes the job terminal.
+    """
+    with database.unit_of_work() as tx:
+        token = jobs.claim_control(tx, job_id, settings.lease_s)
+    if token is None:
+        return None
+    try:
+        return _run(database, store, settings, job_id, token)
+    finally:
+        with database.unit_of_work() as tx:
+            jobs.release_control(tx, job_id, token)
+
+
+def _run(
+    database: Database, store: ObjectStore, settings: Settings, job_id: JobId, token: LeaseToken
+) -> Finalized | None:
+    with database.unit_of_work() as tx:
+        state = jobs.renew_control(tx, job_id, token, settings.lease_s)
+        if state in job_states_taking(JobEvent.WORKED_OFF) and not shards.unfinished(tx, job_id):
+            state = jobs.advance(tx, job_id, JobEvent.WORKED_OFF)
+    if state not in PUBLISHABLE_JOB_STATES:
+        return None
+    if state is not JobState.FINALIZING:
+        reason = CutReason.EXPIRED if state is JobState.EXPIRING else CutReason.CANCELLED
+        _cut_pending(database, store, settings, job_id, token, reason)
+        with database.unit_of_work() as tx:
+            if shards.leased_of(tx, job_id):
+                # Its holder is writing down what it has; it, or the sweeper, rings again.
+                return Finalized(state, published=False)
+    return _publish(database, store, settings, job_id, token)
+
+
+def _cut_pending(
+    database: Database,
+    store: ObjectStore,
+    settings: Settings,
+    job_id: JobId,
+    token: LeaseToken,
+    reason: CutReason,
+) -> None:
+    with database.unit_of_work() as tx:
+        source = jobs.input_key(tx, job_id)
+    while True:
+        with database.unit_of_work() as tx:
+            jobs.renew_control(tx, job_id, token, settings.lease_s)
+            pending = shards.pending_of(tx, job_id, limit=_SHARDS_AT_ONCE)
+        if not pending:
+            return
+        for shard_id, plan in pending:
+            _cut_shard(database, store, job_id, shard_id, plan, source, token, reason)
+
+
+def _cut_shard(
+    database: Database,
+    store: ObjectStore,
+    job_id: JobId,
+    shard_id: ShardId,
+    plan: ShardPlan,
+    source: str,
+    token: LeaseToken,
+    reason: CutReason,
+) -> None:
+    with database.unit_of_work() as tx:
+        earlier = shards.segments_of_shard(tx, shard_id)
+    found, usage = records.read(store, earlier)
+    data = store.get_range(source, plan.byte_start, plan.byte_end)
+    for request in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
+        if request.index not in found:
+            cut = cut_line(custom_id_of(request.raw), Cut(reason))
+            found[request.index] = records.Record(request.index, cut)
+    key = records.object_key(job_id, plan.seq, token, 0)
+    draft = records.write(store, key, found.values(), usage)
+    try:
+        with database.unit_of_work() as tx:
+            replaced = shards.cut(tx, job_id, shard_id, draft)
+    except LostLease:
+        store.delete(key)
+        return
+    for gone in replaced:
+        store.delete(gone)
+
+
+def _publish(
+    database: Database, store: ObjectStore, settings: Settings, job_id: JobId, token: LeaseToken
+) -> Finalized:
+    with database.unit_of_work() as tx:
+        job = jobs.get(tx, job_id)
+        segments = shards.segments_of_job(tx, job_id, final_only=True)
+        sessions = devices.sessions_of_job(tx, job_id)
+    measured = measure.job_metrics(store, job, segments, sessions)
+    counts, usage = _totals(segments)
+    with database.unit_of_work() as tx:
+        jobs.renew_control(tx, job_id, token, settings.lease_s)
+        jobs.publish(
+            tx,
+            job_id,
+            counts=counts,
+            usage=usage,
+            output_file_id=_produce(tx, job, segments, Section.OUTPUT),
+            error_file_id=_produce(tx, job, segments, Section.ERROR),
+            metrics=measured,
+        )
+        state = jobs.advance(tx, job_id, JobEvent.PUBLISHED)
+    _remove_orphans(database, store, job_id)
+    return Finalized(state, published=True)
+
+
+def _totals(segments: Sequence[Segment]) -> tuple[Counts, Usage]:
+    completed = sum(len(s.draft.output_indexes) for s in segments)
+    failed = sum(len(s.draft.error_indexes) for s in segments)
+    usage = Usage()
+    for segment in segments:
+        usage = records.add(usage, segment.draft.usage)
+    return Counts(completed + failed, completed, failed), usage
+
+
+def _produce(
+    tx: Connection, job: Job, segments: Sequence[Segment], section: Section
+) -> FileId | None:
+    """The virtual file of one section; None where it would be empty."""
+    spans = {s.draft.object_key: s.span(section) for s in segments}
+    size = sum(end - start for start, end in spans.values())
+    if size == 0:
+        return None
+    match section:
+        case Section.OUTPUT | Section.ERROR:
+            file_id = new_file_id()
+        case Section.TIMINGS:
+            raise ValueError("timings are no file of their own")
+        case _:
+            assert_never(section)
+    files.insert_produced(
+        tx,
+        file_id=file_id,
+        project=job.project,
+        filename=f"{job.id}_{section}.jsonl",
+        size=size,
+        sha256=records.digest(
+            {f"{section}/{s.draft.object_key}": s.draft.sha256 for s in segments}
+        ),
+        job_id=job.id,
+        section=section,
+        expires_after_s=job.output_expires_after_s,
+    )
+    return file_id
+
+
+def _remove_orphans(database: Database, store: ObjectStore, job_id: JobId) -> None:
+    """Objects that late or killed holders left behind: nothing refers to them."""
+    with database.unit_of_work() as tx:
+        kept = shards.referenced_keys(tx, job_id)
+    for key in _keys(store, job_id):
+        if key not in kept:
+            store.delete(key)
+
+
+def _keys(store: ObjectStore, job_id: JobId) -> Iterator[str]:
+    yield from store.list(records.job_prefix(job_id))

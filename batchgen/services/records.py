@@ -1,0 +1,105 @@
+"""A shard's records in memory, and the segment objects they are written to and read from.
+
+A segment object is [output JSONL][timings JSONL][error JSONL]; each section's lines are in the order
+of the indexes in the segment's row, and every output line has one timing line.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from batchgen.domain.ids import JobId, LeaseToken, SessionId
+from batchgen.domain.jobs import Section, Segment, SegmentDraft, Usage
+from batchgen.storage.objects import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The terminal record of one request: a line of the output file (with its timing line) or an error line."""
+
+    index: int
+    line: bytes
+    timing: bytes | None = None
+
+    @property
+    def section(self) -> Section:
+        return Section.ERROR if self.timing is None else Section.OUTPUT
+
+
+def add(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input_tokens + other.input_tokens,
+        one.cached_tokens + other.cached_tokens,
+        one.output_tokens + other.output_tokens,
+    )
+
+
+def job_prefix(job_id: JobId) -> str:
+    """Where a job's objects lie in the store."""
+    return f"jobs/{job_id}/"
+
+
+def object_key(job_id: JobId, shard_seq: int, token: LeaseToken, number: int) -> str:
+    """A key that no other holder can use: it carries the lease token."""
+    return f"{job_prefix(job_id)}{shard_seq:08d}-{token.hex}-{number}"
+
+
+def write(
+    store: ObjectStore,
+    key: str,
+    records: Iterable[Record],
+    usage: Usage,
+    session_id: SessionId | None = None,
+) -> SegmentDraft:
+    """Put the records, in the order of their indexes, under `key`; durable when it returns."""
+    ordered = sorted(records, key=lambda record: record.index)
+    done = [record for record in ordered if record.timing is not None]
+    failed = [record for record in ordered if record.timing is None]
+    output = b"".join(record.line for record in done)
+    timings = b"".join(record.timing for record in done if record.timing is not None)
+    errors = b"".join(record.line for record in failed)
+    body = output + timings + errors
+    store.put(key, body)
+    return SegmentDraft(
+        object_key=key,
+        output_indexes=tuple(record.index for record in done),
+        error_indexes=tuple(record.index for record in failed),
+        output_bytes=len(output),
+        timings_bytes=len(timings),
+        error_bytes=len(errors),
+        sha256=hashlib.sha256(body).hexdigest(),
+        usage=usage,
+        session_id=session_id,
+    )
+
+
+def read(store: ObjectStore, segments: Iterable[Segment]) -> tuple[dict[int, Record], Usage]:
+    """The records of these segments by index, and the sum of their usage."""
+    records: dict[int, Record] = {}
+    usage = Usage()
+    for segment in segments:
+        draft = segment.draft
+        usage = add(usage, draft.usage)
+        end = segment.span(Section.ERROR)[1]
+        body = store.get_range(draft.object_key, 0, end) if end else b""
+        lines = {s: _lines(body[slice(*segment.span(s))]) for s in Section}
+        outputs = zip(
+            draft.output_indexes, lines[Section.OUTPUT], lines[Section.TIMINGS], strict=True
+        )
+        for index, line, timing in outputs:
+            records[index] = Record(index, line, timing)
+        for index, line in zip(draft.error_indexes, lines[Section.ERROR], strict=True):
+            records[index] = Record(index, line)
+    return records, usage
+
+
+def digest(parts: Mapping[str, str]) -> str:
+    """A strong validator of a file made of segments: a hash over their hashes, in order."""
+    whole = hashlib.sha256()
+    for key, sha256 in parts.items():
+        whole.update(f"{key}:{sha256}\n".encode())
+    return whole.hexdigest()
+
+
+def _lines(section: bytes) -> list[bytes]:
+    return [line + b"\n" for line in section.split(b"\n")[:-1]]

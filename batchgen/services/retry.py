@@ -1,0 +1,28 @@
+"""Run the failed lines of a job again; what completed stays."""
+
+from batchgen.dispatch import Bells
+from batchgen.domain.errors import Conflict
+from batchgen.domain.ids import JobId, Project
+from batchgen.domain.jobs import Job
+from batchgen.domain.states import JobEvent, advance_job
+from batchgen.storage import files, jobs, shards
+from batchgen.storage.session import Database
+
+
+def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> Job:
+    """The job goes back to the queue with its failed and cut lines open.
+
+    Its output and error files are withdrawn until it has ended again. Raises NotFound, or Conflict where it has
+    not ended, failed in validation, or has no failed line.
+    """
+    with database.unit_of_work() as tx:
+        job = jobs.get(tx, job_id, project=project)
+        advance_job(job.state, JobEvent.RETRY)
+        if shards.reopen_failed(tx, job_id) == 0:
+            raise Conflict(f"job {job_id} has no failed line to run again", code="nothing_to_retry")
+        jobs.advance(tx, job_id, JobEvent.RETRY, project=project)
+        files.mark_produced_deleted(tx, job_id)
+        job = jobs.get(tx, job_id, project=project)
+    if job.pool is not None:
+        bells.ring_devices(job.pool)
+    return job

@@ -1,0 +1,73 @@
+"""Everything that must happen although nobody asked: reap, expire, ring again, remove."""
+
+from dataclasses import dataclass
+
+from batchgen.dispatch import Bells
+from batchgen.domain.errors import Conflict
+from batchgen.domain.states import JobEvent
+from batchgen.storage import files, jobs, shards
+from batchgen.storage.objects import ObjectStore
+from batchgen.storage.session import Database
+
+_REMOVALS_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep did."""
+
+    leases_reaped: int
+    jobs_expired: int
+    to_ingest: int
+    to_finalize: int
+    pools_rung: int
+    objects_removed: int
+
+
+def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
+    """One sweep; any number of them may run at the same time."""
+    with database.unit_of_work() as tx:
+        reaped = shards.reap(tx)
+    expired = _expire(database)
+    with database.unit_of_work() as tx:
+        to_ingest = jobs.needing_ingest(tx)
+        to_finalize = jobs.needing_publication(tx)
+        pools = shards.pools_with_work(tx)
+    for job_id in to_ingest:
+        bells.ring_ingest(job_id)
+    for job_id in to_finalize:
+        bells.ring_finalize(job_id)
+    for pool in pools:
+        bells.ring_devices(pool)
+    return Swept(
+        leases_reaped=reaped,
+        jobs_expired=expired,
+        to_ingest=len(to_ingest),
+        to_finalize=len(to_finalize),
+        pools_rung=len(pools),
+        objects_removed=_remove(database, store),
+    )
+
+
+def _expire(database: Database) -> int:
+    with database.unit_of_work() as tx:
+        overdue = jobs.overdue(tx)
+    expired = 0
+    for job_id in overdue:
+        try:
+            with database.unit_of_work() as tx:
+                jobs.advance(tx, job_id, JobEvent.EXPIRE)
+        except Conflict:
+            continue  # it ended, or was cancelled, since the look
+        expired += 1
+    return expired
+
+
+def _remove(database: Database, store: ObjectStore) -> int:
+    with database.unit_of_work() as tx:
+        due = files.objects_to_remove(tx, limit=_REMOVALS_AT_ONCE)
+    for file_id, key in due:
+        store.delete(key)
+        with database.unit_of_work() as tx:
+            files.mark_removed(tx, file_id)
+    return len(due)
