@@ -61,6 +61,7 @@ def stop(
         for pid in left:
             try:
                 os.kill(pid, signal)
+                os.kill(pid, Signals.SIGCONT)  # a stopped one would never see the other signal
             except ProcessLookupError:
                 continue
             except PermissionError as error:

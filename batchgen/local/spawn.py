@@ -107,6 +107,7 @@ def end(child: Child, steps: Sequence[tuple[Signals, float]]) -> int:
     for signal, patience_s in steps:
         if child.poll() is None:
             child.send_signal(signal)
+            child.send_signal(Signals.SIGCONT)  # a stopped process would never see the other one
         try:
             return child.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
