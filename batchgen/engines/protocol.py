@@ -1,12 +1,12 @@
 """The seam between a supervisor and an engine: the `Engine` interface and the frames on the pipe.
 
 An engine runs alone in its host process (`host.py`); the supervisor speaks to it through
-`client.py`. Requests carry token ids, results carry token ids: text is the supervisor's business, except
-for engines that only take text, which get the request's `body`.
+`client.py`. Requests carry token ids, results carry token ids: text is the supervisor's business,
+except for engines that only take text, which get the request's `body`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -18,8 +18,8 @@ from batchgen.engines.spec import EngineSpec
 class EngineRequest(msgspec.Struct, frozen=True):
     """One request as the engine gets it.
 
-    `id` is the supervisor's own counter, never used twice in a host's life. `body` is None except for
-    engines whose `Applied.takes_text` is true.
+    `id` is the supervisor's own counter, never used twice in a host's life. `body` is None except
+    for engines whose `Applied.takes_text` is true.
     """
 
     id: int
@@ -29,10 +29,21 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A request that has ended: a generation, or the failure that is its error line."""
+    """A request that has ended: a generation, or the failure that is its error line.
+
+    Exactly one of the two fields is set (msgpack cannot tell two dataclasses of a union apart);
+    `result` is the one that is.
+    """
 
     id: int
-    result: Generation | Failed
+    generation: Generation | None = None
+    failure: Failed | None = None
+
+    @property
+    def result(self) -> Generation | Failed:
+        if self.failure is not None:
+            return self.failure
+        return cast("Generation", self.generation)
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +73,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine really holds after `load`: the configuration as applied, and its limits.
 
     `config` is JSON: every knob as the pipeline reports it. `model_hash` is the content hash of
-    weights and tokenizer. `compile_s` and `cache_state` (`cold`, `warm`, `off`) are None where the engine
-    cannot tell. `max_live` is how many requests are worth having in the running batch.
+    weights and tokenizer. `compile_s` and `cache_state` (`cold`, `warm`, `off`) are None where the
+    engine cannot tell. `max_live` is how many requests are worth having in the running batch.
     """
 
     engine: str
@@ -89,8 +100,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 class Engine(Protocol):
     """What every engine does. All calls come from one thread.
 
-    Raises: `LoadFailed` from load. Anything raised by another method means that the engine is unusable
-    and its process must be replaced.
+    Raises: `LoadFailed` from load. Anything raised by another method means that the engine is
+    unusable and its process must be replaced.
     """
 
     def load(self, spec: EngineSpec) -> Applied: ...
@@ -99,12 +110,17 @@ class Engine(Protocol):
         """Take requests; those that cannot run come back at once as failures."""
         ...
 
-    def step(self) -> list[Finished]:
-        """One scheduling step; returns those that ended. Called only while work is live."""
+    def schedule(self) -> list[int]:
+        """Admit what fits into the running batch; returns the ids admitted by this call.
+
+        From here until they end, these ids are what a crash may be laid to, so nothing of them may
+        reach the device before: the host notes them in the breadcrumbs between `schedule` and
+        `step`.
+        """
         ...
 
-    def live(self) -> list[int]:
-        """The ids that are running now (not those merely waiting), for the breadcrumbs."""
+    def step(self) -> list[Finished]:
+        """One step of the running batch; returns those that ended. Called only with work there."""
         ...
 
     def has_work(self) -> bool: ...

@@ -1,7 +1,7 @@
-"""Engine specs: everything that decides a loaded engine, typed; its hash is the engine fingerprint."""
+"""Engine specs: everything that decides a loaded engine, typed; its hash is the fingerprint."""
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -80,8 +80,9 @@ class OpenVinoSpec(
     """An engine on openvino-genai's ContinuousBatchingPipeline.
 
     `device` None is the device of the worker that runs it. `runtime_config` holds OpenVINO
-    properties. `cache_dir` is derived by the server, never given by a user. `max_live_requests` bounds the
-    requests handed to the pipeline at once; `max_requests_per_process` recycles the host after that many.
+    properties. `cache_dir` is derived by the server, never given by a user. `max_live_requests`
+    bounds the requests handed to the pipeline at once; `max_requests_per_process` recycles the host
+    after that many.
     """
 
     path: str
@@ -101,10 +102,10 @@ class OpenVinoSpec(
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the simulated engine does with requests whose prompt text contains `contains`.
 
-    `fail` makes it an error line with `message`, `crash` ends the process with `signal` (default SIGKILL),
-    `raise` raises from step, `hang` never returns from step, `slow` multiplies the request's decode time by `factor`,
-    `answer` generates `text`. `after_tokens` delays the deed until so many output tokens. `times`
-    bounds how often it happens in one process (None: always).
+    `fail` makes it an error line with `message`, `crash` ends the process with `signal` (default
+    SIGKILL), `raise` raises from step, `hang` never returns from step, `slow` multiplies the
+    request's decode time by `factor`, `answer` generates `text`. `after_tokens` delays the deed
+    until so many output tokens. `times` bounds how often it happens in one process (None: always).
     """
 
     contains: str
@@ -127,9 +128,9 @@ class SimulatedSpec(
 ):
     """A scripted engine for tests and capacity planning; it computes no model.
 
-    It repeats the prompt, a token a step. `step_s` is a step's time with an empty batch, `step_s_per_seq`
-    is added for each running sequence, `prefill_tok_s` bounds prefill (0: at once).
-    `path` is a model directory for its tokenizer and template, None is bytes as tokens.
+    It repeats the prompt, a token a step. `step_s` is a step's time with an empty batch,
+    `step_s_per_seq` is added for each running sequence, `prefill_tok_s` bounds prefill (0: at
+    once). `path` is a model directory for its tokenizer and template, None is bytes as tokens.
     """
 
     path: str | None = None
@@ -166,16 +167,14 @@ def decode_spec(data: dict[str, Any]) -> EngineSpec:
         )
     _refuse_unknown(data, _TYPES[kind], where=f"{kind} engine")
     try:
-        return msgspec.convert(data, EngineSpec)
+        return cast("EngineSpec", msgspec.convert(data, EngineSpec))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"engine settings: {error}", param="engine") from error
 
 
 def encode_spec(spec: EngineSpec) -> dict[str, Any]:
     """The spec as JSON, every field present."""
-    out = msgspec.to_builtins(spec)
-    assert isinstance(out, dict)
-    return out
+    return cast("dict[str, Any]", msgspec.to_builtins(spec))
 
 
 def fingerprint(spec: EngineSpec) -> str:

@@ -1,0 +1,1 @@
+"""From a prompt to token ids and back: tokenizers, sandboxed chat templates, `PromptEncoder`."""

@@ -1,0 +1,211 @@
+"""Tokenizers: text to ids and back, with a way to keep typed control tokens plain text.
+
+`load_tokenizer(model_dir)` reads a model directory's tokenizer.json; `ByteTokenizer` needs no
+files.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import tokenizers
+
+from batchgen.domain.errors import LoadFailed
+
+
+class Tokenizer(Protocol):
+    """What a prompt encoder and the simulated engine need of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The ids that end a generation."""
+        ...
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """The texts of the control tokens."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The ids of `text`, control tokens recognised; `add_special_tokens` adds e.g. a BOS."""
+        ...
+
+    def encode_guarded(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of the joined pieces; control tokens count in pieces marked True only."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without control tokens."""
+        ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as tokens, and 256 as the end. It has no control tokens in text."""
+
+    vocab_size = 257
+    eos_ids = (256,)
+    special_tokens: tuple[str, ...] = ()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:  # noqa: ARG002 - it has none
+        return list(text.encode())
+
+    def encode_guarded(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        return list("".join(text for text, _ in pieces).encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+class ModelTokenizer:
+    """The tokenizer of a model directory."""
+
+    def __init__(self, definition: str, *, eos_ids: Sequence[int], bos_token: str | None):
+        self._definition = definition
+        self._plain = _from_definition(definition)
+        self.eos_ids = tuple(eos_ids)
+        self._bos_id = self._plain.token_to_id(bos_token) if bos_token else None
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id (ids may have gaps)."""
+        return max(self._plain.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        added = self._plain.get_added_tokens_decoder().values()
+        return tuple(sorted(token.content for token in added if token.special))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=add_special_tokens).ids
+        if add_special_tokens and self._bos_id is not None and ids[:2] == [self._bos_id] * 2:
+            del ids[0]  # The text spelled out the BOS that the tokenizer adds.
+        return ids
+
+    def encode_guarded(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        guarded, names = self._guarded
+        text = "".join(
+            self._specials_re.sub(lambda found: names[found[0]], text) if recognised else text
+            for text, recognised in pieces
+        )
+        ids: list[int] = guarded.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._plain.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    @cached_property
+    def _specials_re(self) -> re.Pattern[str]:
+        return any_of(self.special_tokens)
+
+    @cached_property
+    def _guarded(self) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+        """A twin that knows the control tokens by secret names only, and those names.
+
+        To it a control token's usual text is plain text, wherever it stands, while everything else
+        is tokenized as ever. (Switching the recognition off for parts of a text would need the
+        parts encoded apart, which changes ids at the seams.)
+        """
+        nonce = secrets.token_hex(16)
+        names = {token: f"<{nonce}-{i}>" for i, token in enumerate(self.special_tokens)}
+        definition = json.loads(self._definition)
+        for added in definition["added_tokens"]:
+            added["content"] = names.get(added["content"], added["content"])
+        vocab = definition["model"].get("vocab")
+        if isinstance(vocab, dict):
+            definition["model"]["vocab"] = {names.get(t, t): i for t, i in vocab.items()}
+        elif isinstance(vocab, list):
+            definition["model"]["vocab"] = [[names.get(t, t), score] for t, score in vocab]
+        if definition["model"].get("unk_token") in names:
+            definition["model"]["unk_token"] = names[definition["model"]["unk_token"]]
+        guarded = _from_definition(json.dumps(definition))
+        for token, name in names.items():
+            if guarded.token_to_id(name) != self._plain.token_to_id(token):
+                raise LoadFailed(f"the tokenizer's control token {token!r} cannot be renamed")
+        return guarded, names
+
+
+def any_of(texts: Sequence[str]) -> re.Pattern[str]:
+    """A pattern that finds the longest of `texts`; it finds nothing where there are none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def load_tokenizer(model_dir: Path) -> ModelTokenizer:
+    """The tokenizer of a model directory. Raises LoadFailed where none can be read."""
+    path = model_dir / "tokenizer.json"
+    try:
+        definition = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise LoadFailed(
+            f"{model_dir} has no tokenizer.json; save it there with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadFailed(f"{path} cannot be read: {error}") from error
+    settings = read_json(model_dir / "tokenizer_config.json")
+    try:
+        return ModelTokenizer(
+            definition,
+            eos_ids=_eos_ids(model_dir, definition, settings),
+            bos_token=token_text(settings.get("bos_token")),
+        )
+    except LoadFailed:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise LoadFailed(f"{path} is not a tokenizer: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} where there is no file. Raises LoadFailed for anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise LoadFailed(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadFailed(f"{path} is not a JSON object")
+    return value
+
+
+def token_text(token: Any) -> str | None:
+    """A token of tokenizer_config.json, which is a string or an object with `content`."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def eos_ids(model_dir: Path) -> tuple[int, ...]:
+    """The ids that end a generation, by generation_config.json, else config.json; may be none."""
+    for name in ("generation_config.json", "config.json"):
+        ids = read_json(model_dir / name).get("eos_token_id")
+        if isinstance(ids, int):
+            return (ids,)
+        if isinstance(ids, list) and ids:
+            return tuple(i for i in ids if isinstance(i, int))
+    return ()
+
+
+def _eos_ids(model_dir: Path, definition: str, settings: dict[str, Any]) -> tuple[int, ...]:
+    ids = dict.fromkeys(eos_ids(model_dir))
+    token = token_text(settings.get("eos_token"))
+    if token is not None and token in definition:
+        known = _from_definition(definition).token_to_id(token)
+        if known is not None:
+            ids[known] = None
+    return tuple(ids)
+
+
+def _from_definition(definition: str) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer.from_str(definition)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

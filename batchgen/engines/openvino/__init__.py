@@ -1,0 +1,1 @@
+"""The engine on openvino-genai's ContinuousBatchingPipeline."""

@@ -1,0 +1,36 @@
+"""The engines there are, by name, and what each lacks: known without importing or loading one."""
+
+from importlib import import_module
+from typing import cast
+
+from batchgen.domain.outcomes import Failed
+from batchgen.domain.requests import SamplingParams
+from batchgen.engines.openvino import refusals as openvino
+from batchgen.engines.protocol import Engine
+from batchgen.engines.simulated import refusals as simulated
+from batchgen.engines.spec import EngineSpec, OpenVinoSpec, SimulatedSpec
+
+# Imported in the host only: an engine's module may import its whole runtime.
+_ENGINES: dict[type, tuple[str, str]] = {
+    OpenVinoSpec: ("batchgen.engines.openvino.engine", "OpenVinoEngine"),
+    SimulatedSpec: ("batchgen.engines.simulated.engine", "SimulatedEngine"),
+}
+
+
+def make_engine(spec: EngineSpec) -> Engine:
+    """A new engine of the spec's kind, not loaded."""
+    module, name = _ENGINES[type(spec)]
+    return cast("Engine", getattr(import_module(module), name)())
+
+
+def refusal(spec: EngineSpec, sampling: SamplingParams) -> Failed | None:
+    """The error line for a request that asks what this engine cannot do, or None.
+
+    Its code is `unsupported_parameter` where the engine lacks the feature, `invalid_value` where
+    the value is outside what the engine takes; `param` is the OpenAI name of the field.
+    """
+    match spec:
+        case OpenVinoSpec():
+            return openvino.refusal(sampling)
+        case SimulatedSpec():
+            return simulated.refusal(sampling)
