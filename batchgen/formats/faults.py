@@ -34,7 +34,12 @@ def read_object(line: bytes, number: int) -> dict[str, Any] | Fault:
 def envelope_faults(value: dict[str, Any], number: int, url: str) -> list[Fault]:
     """Every fault of a line's fields, but for what depends on other lines (its model, its id)."""
     faults = [
-        Fault("unknown_parameter", UnknownOption.named(name, _KNOWN).message, number, name)
+        Fault(
+            "unknown_parameter",
+            UnknownOption.named(printable(name), _KNOWN).message,
+            number,
+            printable(name),
+        )
         for name in value
         if name not in _KNOWN
     ]
@@ -96,8 +101,12 @@ def missing(name: str, number: int) -> Fault:
 
 def shown(value: object) -> str:
     """A user's value for a message: bounded, and without a NUL or lone surrogate in it."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return _bounded(repr(value))
+
+
+def printable(name: str) -> str:
+    """A user's field name for a message, as `shown` does it but without quotes."""
+    return _bounded(name if name.isprintable() else repr(name)[1:-1])
 
 
 def _custom_id_faults(custom_id: object, number: int) -> list[Fault]:
@@ -109,6 +118,10 @@ def _custom_id_faults(custom_id: object, number: int) -> list[Fault]:
         message = f"custom_id has {len(custom_id)} characters, more than {MAX_CUSTOM_ID}"
         return [Fault("invalid_value", message, number, "custom_id")]
     return []
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _has_lone_surrogate(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -81,11 +81,11 @@ class Bucket:
         except NotFound:
             return
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+    def list(self, prefix: str) -> Iterator[str]:
         with _bucket_errors(prefix):
             for page in obstore.list(self._store, prefix or None):
                 for found in page:
-                    yield found["path"], found["size"], found["last_modified"]
+                    yield found["path"]
 
     def remove_abandoned(self, _older_than_s: float, /) -> int:
         # Unfinished multipart uploads are the business of the bucket's lifecycle rules.

@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -64,19 +63,13 @@ class Directory:
         with _disk_errors(key):
             (self._root / key).unlink(missing_ok=True)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+    def list(self, prefix: str) -> Iterator[str]:
         for folder, folders, names in os.walk(self._root / prefix):
             if _PARTIAL in folders:
                 folders.remove(_PARTIAL)
             folders.sort()
             for name in sorted(names):
-                path = Path(folder) / name
-                try:
-                    found = path.stat()
-                except FileNotFoundError:
-                    continue
-                written = datetime.fromtimestamp(found.st_mtime, UTC)
-                yield path.relative_to(self._root).as_posix(), found.st_size, written
+                yield (Path(folder) / name).relative_to(self._root).as_posix()
 
     def remove_abandoned(self, older_than_s: float, /) -> int:
         n = 0

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 from batchgen.domain.errors import InvalidRequest, NotFound
@@ -53,9 +52,7 @@ class Backend(Protocol):
 
     def delete(self, key: str) -> None: ...
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """(key, bytes, time of writing) of each object in the folder `prefix`."""
-        ...
+    def list(self, prefix: str) -> Iterator[str]: ...
 
     def remove_abandoned(self, older_than_s: float, /) -> int: ...
 
@@ -157,9 +154,10 @@ class ObjectStore:
         """Remove the object; one that is not there is gone already, and no error."""
         self._backend.delete(_checked(key))
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, int, datetime]]:
-        """(key, bytes, time of writing) of each object in the folder `prefix` and below."""
-        return self._backend.list(_checked(prefix) if prefix else "")
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """The keys of the objects in the folder `prefix` and below."""
+        folder = prefix.removesuffix("/")
+        return self._backend.list(_checked(folder) if folder else "")
 
     def remove_abandoned(self, older_than_s: float) -> int:
         """Remove what killed writers left behind; returns how many.

@@ -1,0 +1,7 @@
+"""OpenAI's request bodies in, its records out, one JSON line each."""
+
+from batchgen.formats.openai.reading import parse_line
+from batchgen.formats.openai.records import cut_line, error_line, output_line
+from batchgen.formats.openai.timings import timing_line
+
+__all__ = ["cut_line", "error_line", "output_line", "parse_line", "timing_line"]

@@ -1,0 +1,146 @@
+"""The bodies of the two endpoints: what is understood, what changes nothing, what is refused.
+
+A field that is in none of these lists is unknown; none is ever dropped silently.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+Scalar = str | bool | int | float | None
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content; only those of type `text` are understood."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One turn of a chat. The fields typed Any are refused unless null or empty."""
+
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    refusal: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    audio: Any = None
+    annotations: Any = None
+
+
+class _Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What both endpoints share. From `top_k` on: extras, by the names that vLLM gives them."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    # What the text does not depend on: taken with any value.
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+
+
+class ChatBody(_Sampling, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Scalar] | None = None
+    parallel_tool_calls: Any = None
+
+
+class CompletionBody(_Sampling, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/completions."""
+
+    prompt: str | list[Any]
+    logprobs: int | None = None
+
+
+Body = ChatBody | CompletionBody
+
+IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+    }
+)
+
+# Known and not supported: the values that ask for nothing, null always among them.
+_NEUTRAL_ANYWHERE: Mapping[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "stream_options": (),
+    "logit_bias": ({},),
+    "echo": (False,),
+    "use_beam_search": (False,),
+    "best_of": (1,),
+    "length_penalty": (1, 1.0),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_special_tokens": (),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "logits_processors": ([],),
+    "return_tokens_as_token_ids": (False,),
+    "return_token_ids": (False,),
+    "priority": (0,),
+    "cache_salt": (),
+}
+NEUTRAL: Mapping[type[Body], Mapping[str, tuple[Any, ...]]] = {
+    ChatBody: {
+        **_NEUTRAL_ANYWHERE,
+        "response_format": ({"type": "text"},),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "reasoning_effort": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "chat_template": (),
+        "documents": ([],),
+        "mm_processor_kwargs": ({},),
+    },
+    CompletionBody: {**_NEUTRAL_ANYWHERE, "suffix": ("",), "response_format": ({"type": "text"},)},
+}

@@ -1,0 +1,126 @@
+"""Messages and prompts of OpenAI bodies, checked."""
+
+from typing import Any
+
+from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.requests import ChatPrompt, TextPrompt, TokenPrompt
+from batchgen.formats.openai.bodies import ChatBody, CompletionBody, Message
+
+# A developer message is what newer clients call a system message; templates know the older name.
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+_TOOL_ROLES = ("tool", "function")
+_REFUSED = ("refusal", "tool_calls", "tool_call_id", "function_call", "audio", "annotations")
+_MAX_TOKEN_ID = 2**31 - 1
+# What the template is given by the server; a request may not put its own in their place.
+_TEMPLATE_OWN = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"}
+)
+
+
+def chat_prompt(body: ChatBody) -> ChatPrompt:
+    """Raises InvalidRequest naming the message."""
+    if not body.messages:
+        raise InvalidRequest(
+            "Invalid 'messages': empty array. Expected an array with minimum length 1.",
+            code="empty_array",
+            param="messages",
+        )
+    messages = tuple(_message(message, i) for i, message in enumerate(body.messages))
+    if not any(message["content"] for message in messages):
+        raise InvalidRequest(
+            "Invalid 'messages': no message holds any text.", code="empty_prompt", param="messages"
+        )
+    kwargs = body.chat_template_kwargs or {}
+    for name in kwargs:
+        if name in _TEMPLATE_OWN:
+            raise InvalidRequest(
+                f"Invalid 'chat_template_kwargs': '{name}' is not the request's to set.",
+                param=f"chat_template_kwargs.{name}",
+            )
+    return ChatPrompt(messages, kwargs)
+
+
+def completion_prompt(body: CompletionBody) -> TextPrompt | TokenPrompt:
+    """Raises InvalidRequest for an empty prompt, or more than one."""
+    prompt = body.prompt
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            raise InvalidRequest(
+                f"Invalid 'prompt': {len(prompt)} prompts; a batch line holds one prompt, so give "
+                "each its own line.",
+                code="unsupported_value",
+                param="prompt",
+            )
+        prompt = prompt[0]
+    if not prompt:
+        raise InvalidRequest("Invalid 'prompt': it is empty.", code="empty_prompt", param="prompt")
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    for id_ in prompt:
+        if type(id_) is not int or not 0 <= id_ <= _MAX_TOKEN_ID:
+            raise InvalidRequest(
+                "Invalid 'prompt': expected a string, or an array of token ids.",
+                code="invalid_type",
+                param="prompt",
+            )
+    return TokenPrompt(tuple(prompt))
+
+
+def _message(message: Message, i: int) -> dict[str, Any]:
+    role = _ROLES.get(message.role)
+    if role is None:
+        supported = ", ".join(f"'{name}'" for name in _ROLES)
+        unsupported = message.role in _TOOL_ROLES
+        raise InvalidRequest(
+            f"Invalid value for 'messages[{i}].role': supported are {supported}.",
+            code="unsupported_value" if unsupported else "invalid_value",
+            param=f"messages[{i}].role",
+        )
+    for name in _REFUSED:
+        if getattr(message, name) not in (None, []):
+            raise InvalidRequest(
+                f"Unsupported parameter: 'messages[{i}].{name}' is not supported.",
+                code="unsupported_parameter",
+                param=f"messages[{i}].{name}",
+            )
+    out: dict[str, Any] = {"role": role, "content": _content(message, i)}
+    if message.name is not None:
+        out["name"] = message.name
+    if message.reasoning_content is not None:
+        out["reasoning_content"] = message.reasoning_content
+    return out
+
+
+def _content(message: Message, i: int) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise InvalidRequest(
+            f"Missing required parameter: 'messages[{i}].content'.",
+            code="missing_required_parameter",
+            param=f"messages[{i}].content",
+        )
+    texts = []
+    for j, part in enumerate(content):
+        place = f"messages[{i}].content[{j}]"
+        if part.type != "text":
+            raise InvalidRequest(
+                f"Invalid value for '{place}.type': only 'text' is supported.",
+                code="unsupported_value",
+                param=f"{place}.type",
+            )
+        if part.text is None:
+            raise InvalidRequest(
+                f"Missing required parameter: '{place}.text'.",
+                code="missing_required_parameter",
+                param=f"{place}.text",
+            )
+        texts.append(part.text)
+    # Templates of text models take one string; servers of this kind join parts by a newline.
+    return "\n".join(texts)
