@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     engine_switch_s: float = Field(default=60.0, ge=0)
     host_command: str = ""
     model_roots: str = ""
+    ready_file: Path | None = None
 
     @cached_property
     def run_dir(self) -> Path:

@@ -1,0 +1,182 @@
+"""The Celery applications: one for the control worker (with its beat), one for each device's worker."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+
+from batchgen.dispatch import (
+    FINALIZE,
+    INGEST,
+    SERVE,
+    SWEEP,
+    celery_configuration,
+    control_queue,
+    device_queue,
+    pool_queue,
+)
+from batchgen.domain.errors import LostLease
+from batchgen.domain.ids import JobId
+from batchgen.settings import Settings
+from workers.context import Context
+from workers.control import ControlWorker
+from workers.device import DeviceWorker
+from workers.poller import Poller
+from workers.stop import Stop
+
+_CONTROL_THREADS = 2
+# How long the end of a worker waits for its poller to give shards back and to end the engine.
+_JOIN_S = 15.0
+# Without a broker named, Celery still wants a transport; pollers do all the work then.
+_NO_BROKER = "memory://"
+
+
+def run_control(settings: Settings) -> None:
+    """Run a control worker until SIGTERM."""
+    context = Context.from_settings(settings)
+    worker = ControlWorker(context)
+    app = _app(settings)
+    stop = Stop()
+
+    @app.task(name=INGEST)  # type: ignore[untyped-decorator]
+    def ingest(job_id: str) -> None:
+        worker.ingest(JobId(job_id))
+
+    @app.task(name=FINALIZE)  # type: ignore[untyped-decorator]
+    def finalize(job_id: str) -> None:
+        worker.finalize(JobId(job_id))
+
+    @app.task(name=SWEEP)  # type: ignore[untyped-decorator]
+    def sweep() -> None:
+        worker.sweep()
+
+    poller = Poller(worker.look, settings.poll_s, stop, on_lost=_end_this_process)
+    _run(
+        app,
+        settings,
+        stop,
+        poller,
+        name="control",
+        queues=[control_queue(settings)],
+        threads=_CONTROL_THREADS,
+        leave=lambda: None,
+    )
+
+
+def run_device(settings: Settings, device: str, pool: str) -> None:
+    """Run a device's worker until SIGTERM. Raises Conflict where the device has a worker already."""
+    context = Context.from_settings(settings)
+    worker = DeviceWorker(context, device, pool)
+    worker.start()
+    app = _app(settings)
+
+    @app.task(name=SERVE)  # type: ignore[untyped-decorator]
+    def serve() -> None:
+        try:
+            worker.serve()
+        except LostLease:
+            _end_this_process()
+
+    def look() -> None:
+        worker.serve()
+        worker.idle()
+
+    poller = Poller(look, settings.poll_s, worker.stop, on_lost=_end_this_process)
+    _run(
+        app,
+        settings,
+        worker.stop,
+        poller,
+        name=f"device-{device}",
+        queues=[pool_queue(settings, pool), device_queue(settings, worker.id)],
+        threads=1,
+        leave=worker.leave,
+    )
+
+
+def run_beat(settings: Settings) -> None:
+    """Ring the sweep's bell by the clock, until SIGTERM."""
+    app = _app(settings)
+    app.conf.beat_schedule = {
+        "sweep": {
+            "task": SWEEP,
+            "schedule": settings.sweep_s,
+            "options": {"queue": control_queue(settings), "expires": settings.sweep_s},
+        }
+    }
+    _ready(settings)
+    app.Beat(scheduler="celery.beat:Scheduler", loglevel=settings.log_level, quiet=True).run()
+
+
+def _app(settings: Settings) -> Celery:
+    app = Celery("batchgen", set_as_current=False)
+    app.conf.update(celery_configuration(settings))
+    if not settings.broker_url:
+        app.conf.broker_url = _NO_BROKER
+    return app
+
+
+def _run(
+    app: Celery,
+    settings: Settings,
+    stop: Stop,
+    poller: Poller,
+    *,
+    name: str,
+    queues: list[str],
+    threads: int,
+    leave: Callable[[], None],
+) -> None:
+    def shutting_down(**_: Any) -> None:
+        stop.set()
+
+    # Weakly held by the signal: this frame keeps the handler alive as long as the worker runs.
+    signals.worker_shutting_down.connect(shutting_down)
+    step = _step(stop, poller, leave, functools.partial(_ready, settings))
+    app.steps["worker"].add(step)
+    app.Worker(
+        hostname=f"{name}@{os.uname().nodename}",
+        pool="threads",
+        concurrency=threads,
+        queues=queues,
+        loglevel=settings.log_level,
+        without_gossip=True,
+        without_mingle=True,
+        quiet=True,
+    ).start()
+
+
+def _step(
+    stop: Stop, poller: Poller, leave: Callable[[], None], ready: Callable[[], None]
+) -> type[bootsteps.StartStopStep]:
+    class PollerStep(bootsteps.StartStopStep):  # type: ignore[misc]
+        """The poller lives from after the pool's start to before its end."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+            poller.start()
+            ready()
+
+        def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+            # SIGQUIT comes here without the signal `worker_shutting_down`.
+            stop.set()
+            poller.join(_JOIN_S)
+            leave()
+
+        def terminate(self, worker: Any) -> None:
+            self.stop(worker)
+
+    return PollerStep
+
+
+def _ready(settings: Settings) -> None:
+    if settings.ready_file is not None:
+        settings.ready_file.write_text(str(os.getpid()))
+
+
+def _end_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,107 @@
+"""From a line of the input to a request that an engine takes, or to its error; and back to records."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from batchgen.chat.encoder import PromptEncoder
+from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.jobs import ClaimedShard, Usage
+from batchgen.domain.outcomes import Failed, Generation
+from batchgen.domain.requests import GenerationRequest, SamplingParams
+from batchgen.engines.protocol import Applied, EngineRequest
+from batchgen.engines.registry import refusal
+from batchgen.engines.spec import EngineSpec
+from batchgen.formats import openai
+from batchgen.formats.jsonl import RequestLine
+from batchgen.formats.validate import custom_id_of
+from batchgen.services.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can run: its token ids, and its sampling with every default filled in."""
+
+    request: GenerationRequest
+    prompt_ids: list[int]
+    sampling: SamplingParams
+
+    def for_engine(self, request_id: int) -> EngineRequest:
+        return EngineRequest(id=request_id, prompt_ids=self.prompt_ids, sampling=self.sampling)
+
+
+class Preparer:
+    """Knows the tokenizer, the template and the limits of one loaded engine."""
+
+    def __init__(self, spec: EngineSpec, applied: Applied) -> None:
+        self._spec = spec
+        self._max_model_len = applied.max_model_len
+        self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
+
+    def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
+        """What is wrong with one request is a value, and ends this line only."""
+        request = openai.parse_line(
+            line.raw, index=line.index, line=line.line, endpoint=shard.endpoint
+        )
+        if isinstance(request, Failed):
+            return request
+        refused = refusal(self._spec, request.sampling)
+        if refused is not None:
+            return refused
+        try:
+            ids = self._encoder.encode(request.prompt)
+        except InvalidRequest as error:
+            return Failed(400, error.code, error.message, error.param)
+        return self._within_limits(request, ids)
+
+    def output(
+        self, shard: ClaimedShard, prepared: Prepared, generation: Generation
+    ) -> tuple[Record, Usage]:
+        """The output line, its timing line and its share of the usage."""
+        stop = prepared.sampling.stop
+        decoded = replace(
+            generation,
+            choices=tuple(
+                choice
+                if choice.text is not None
+                else replace(choice, text=self._encoder.decode(choice.token_ids, stop))
+                for choice in generation.choices
+            ),
+        )
+        line = openai.output_line(
+            prepared.request,
+            decoded,
+            model=shard.model,
+            created=int(time.time()),
+            token_text=self._encoder.token_text,
+        )
+        usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out)
+        timing = openai.timing_line(prepared.request, decoded)
+        return Record(prepared.request.index, line, timing), usage
+
+    def _within_limits(self, request: GenerationRequest, ids: list[int]) -> Prepared | Failed:
+        room = self._max_model_len - len(ids)
+        asked = request.sampling.max_tokens
+        if room < 1:
+            return Failed(
+                400,
+                "context_length_exceeded",
+                f"the prompt has {len(ids)} tokens, the model takes {self._max_model_len} with the "
+                "answer: shorten it",
+                "messages" if request.endpoint.endswith("chat/completions") else "prompt",
+            )
+        if asked is not None and asked > room:
+            return Failed(
+                400,
+                "context_length_exceeded",
+                f"the prompt has {len(ids)} tokens and max_tokens asks for {asked}; the model takes "
+                f"{self._max_model_len} in all: ask for at most {room}",
+                "max_tokens",
+            )
+        sampling = request.sampling if asked else replace(request.sampling, max_tokens=room)
+        return Prepared(request, ids, sampling)
+
+
+def failed_record(line: RequestLine, failed: Failed) -> Record:
+    """The error line of a request that cannot run."""
+    return Record(line.index, openai.error_line(custom_id_of(line.raw), failed))

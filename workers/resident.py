@@ -1,0 +1,153 @@
+"""The engine that stays loaded between jobs, and the record of its session."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from batchgen.domain.errors import EngineError, Unavailable
+from batchgen.domain.ids import DeviceId, SessionId, new_session_id
+from batchgen.engines.client import HOST_COMMAND, EngineClient
+from batchgen.engines.protocol import Applied, EngineStats
+from batchgen.engines.spec import EngineSpec, OpenVinoSpec, encode_spec
+from batchgen.settings import Settings
+from batchgen.storage import devices
+from workers.context import Context
+from workers.prepare import Preparer
+
+# A model directory that fails to load is tried this often before its lines end as errors.
+LOAD_ATTEMPTS = 2
+# After that long a failed engine gets another chance (a full disk was cleared, a driver restarted).
+_FORGIVE_S = 600.0
+
+
+@dataclass(slots=True)
+class _Failure:
+    times: int
+    message: str
+    at: float
+
+
+class Resident:
+    """At most one loaded engine, for one device. `fingerprint` is that of the jobs it can serve."""
+
+    def __init__(self, context: Context, device_id: DeviceId, device: str) -> None:
+        self._context = context
+        self._device_id = device_id
+        self._device = device
+        self._spec: EngineSpec | None = None
+        self._failures: dict[str, _Failure] = {}
+        self.client: EngineClient | None = None
+        self.applied: Applied | None = None
+        self.preparer: Preparer | None = None
+        self.fingerprint: str | None = None
+        self.session_id: SessionId | None = None
+        self.last_stats: EngineStats | None = None
+        self.submitted = 0
+
+    @property
+    def loaded(self) -> bool:
+        return self.applied is not None
+
+    @property
+    def max_requests(self) -> int | None:
+        """After so many requests the host is to be replaced; None: never."""
+        return None if self._spec is None else self._spec.max_requests_per_process
+
+    def failure(self, fingerprint: str) -> str | None:
+        """Why this engine is not tried any more for now; None where it may be loaded."""
+        known = self._failures.get(fingerprint)
+        if known is None or known.times < LOAD_ATTEMPTS:
+            return None
+        if self._context.clock.monotonic() - known.at > _FORGIVE_S:
+            del self._failures[fingerprint]
+            return None
+        return known.message
+
+    def load(
+        self, spec: EngineSpec, fingerprint: str, while_waiting: Callable[[], None]
+    ) -> None:
+        """Load the engine in a fresh host. Raises EngineError; what `while_waiting` raises passes on."""
+        self.unload("replaced")
+        settings = self._context.settings
+        bound = _bound(spec, self._device, settings, fingerprint)
+        settings.log_dir.mkdir(parents=True, exist_ok=True)
+        client = EngineClient(
+            log_path=settings.log_dir / f"engine-{_file_name(self._device_id)}.log",
+            command=shlex.split(settings.host_command) or HOST_COMMAND,
+            step_timeout_s=settings.step_timeout_s,
+        )
+        try:
+            applied = client.load(bound, settings.load_timeout_s, while_waiting)
+            preparer = Preparer(bound, applied)
+            self._open_session(bound, fingerprint, applied)
+        except EngineError as error:
+            client.close()
+            self._note_failure(fingerprint, str(error))
+            raise
+        except BaseException:
+            client.close()
+            raise
+        self._failures.pop(fingerprint, None)
+        self.client, self.applied, self.preparer = client, applied, preparer
+        self.fingerprint, self._spec = fingerprint, spec
+        self.submitted = 0
+
+    def reload(self, reason: str, while_waiting: Callable[[], None]) -> None:
+        """The same engine in a fresh host, after a crash or to free what it has piled up."""
+        spec, fingerprint = self._spec, self.fingerprint
+        if spec is None or fingerprint is None:
+            raise EngineError("there is no engine to load again")
+        self.unload(reason)
+        self.load(spec, fingerprint, while_waiting)
+
+    def unload(self, reason: str) -> None:
+        """End the host and close its session's record; fine to call with nothing loaded."""
+        if self.client is not None:
+            self.client.close()
+        if self.session_id is not None:
+            stats = None if self.last_stats is None else msgspec.to_builtins(self.last_stats)
+            try:
+                with self._context.database.unit_of_work() as tx:
+                    devices.close_session(tx, self.session_id, reason, stats)
+            except Unavailable:
+                # The next worker of this device closes what is left open.
+                pass
+        self.client = self.applied = self.preparer = None
+        self.fingerprint = self.session_id = self._spec = self.last_stats = None
+
+    def _open_session(self, bound: EngineSpec, fingerprint: str, applied: Applied) -> None:
+        session_id = new_session_id()
+        with self._context.database.unit_of_work() as tx:
+            devices.open_session(
+                tx,
+                session_id=session_id,
+                device_id=self._device_id,
+                fingerprint=fingerprint,
+                spec=encode_spec(bound),
+                applied=msgspec.to_builtins(applied),
+                load_s=applied.load_s,
+            )
+        self.session_id = session_id
+
+    def _note_failure(self, fingerprint: str, message: str) -> None:
+        earlier = self._failures.get(fingerprint)
+        times = 1 if earlier is None else earlier.times + 1
+        self._failures[fingerprint] = _Failure(times, message, self._context.clock.monotonic())
+
+
+def _bound(spec: EngineSpec, device: str, settings: Settings, fingerprint: str) -> EngineSpec:
+    """The spec with what only this worker knows: its device, and where compile caches lie."""
+    changed: dict[str, str] = {}
+    if spec.device is None:
+        changed["device"] = device
+    if isinstance(spec, OpenVinoSpec) and spec.cache:
+        root = settings.data_dir / "cache" / "openvino"
+        changed["cache_dir"] = str(root / f"{_file_name(device)}-{fingerprint}")
+    return msgspec.structs.replace(spec, **changed)
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-." else "_" for c in Path(name).as_posix())

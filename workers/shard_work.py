@@ -1,0 +1,100 @@
+"""One shard under lease: the lines still to run, the records so far, and when it is done."""
+
+from collections.abc import Iterator
+
+from batchgen.domain.ids import SessionId
+from batchgen.domain.jobs import ClaimedShard, Usage
+from batchgen.formats.jsonl import RequestLine, request_lines
+from batchgen.services import records
+from batchgen.services.records import Record
+from batchgen.storage import shards
+from batchgen.storage.objects import ObjectStore
+from batchgen.storage.session import Database
+
+
+class ShardWork:
+    """Starts from what earlier holders wrote down. Every write is fenced and may raise LostLease."""
+
+    def __init__(
+        self, database: Database, store: ObjectStore, claimed: ClaimedShard
+    ) -> None:
+        self.claimed = claimed
+        self._database = database
+        self._store = store
+        with database.unit_of_work() as tx:
+            earlier = shards.segments_of_shard(tx, claimed.id)
+            strikes = shards.strikes(tx, [claimed.id])
+        self.strikes: dict[int, int] = {index: n for (_, index), n in strikes.items()}
+        self._records, self._usage = records.read(store, earlier)
+        self._fresh: list[Record] = []
+        self._fresh_usage = Usage()
+        self._written = 0
+        self._lines = self._open_lines()
+        self.exhausted = False
+
+    @property
+    def complete(self) -> bool:
+        """Every line has its record."""
+        return len(self._records) == self.claimed.plan.n_requests
+
+    @property
+    def has_fresh(self) -> bool:
+        """There are records that are not written down yet."""
+        return bool(self._fresh)
+
+    def next_line(self) -> RequestLine | None:
+        """The next line without a record; None when all have been handed out."""
+        line = next(self._lines, None)
+        self.exhausted = line is None
+        return line
+
+    def add(self, record: Record, usage: Usage | None = None) -> None:
+        """The terminal record of a line; the first one wins."""
+        if record.index in self._records:
+            return
+        self._records[record.index] = record
+        self._fresh.append(record)
+        if usage is not None:
+            self._fresh_usage = records.add(self._fresh_usage, usage)
+
+    def checkpoint(self, session_id: SessionId | None) -> None:
+        """Write down what is new; finishes the shard when it is complete."""
+        if self.complete:
+            self._finish(session_id)
+        elif self._fresh:
+            draft = records.write(
+                self._store, self._next_key(), self._fresh, self._fresh_usage, session_id
+            )
+            with self._database.unit_of_work() as tx:
+                shards.checkpoint(tx, self.claimed, draft)
+            self._note_written()
+
+    def _finish(self, session_id: SessionId | None) -> None:
+        whole = records.add(self._usage, self._fresh_usage)
+        draft = records.write(
+            self._store, self._next_key(), self._records.values(), whole, session_id
+        )
+        with self._database.unit_of_work() as tx:
+            replaced = shards.finish(tx, self.claimed, draft)
+        self._note_written()
+        for key in replaced:
+            self._store.delete(key)
+
+    def _next_key(self) -> str:
+        claimed = self.claimed
+        return records.object_key(
+            claimed.job_id, claimed.plan.seq, claimed.token, self._written
+        )
+
+    def _note_written(self) -> None:
+        # Only after the commit: a write that failed is tried again with the same records.
+        self._written += 1
+        self._usage = records.add(self._usage, self._fresh_usage)
+        self._fresh, self._fresh_usage = [], Usage()
+
+    def _open_lines(self) -> Iterator[RequestLine]:
+        plan = self.claimed.plan
+        data = self._store.get_range(self.claimed.input_key, plan.byte_start, plan.byte_end)
+        for line in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
+            if line.index not in self._records:
+                yield line
