@@ -27,7 +27,7 @@ def convert(value: Any, kind: type[T], *, at: str = "") -> T:
 def _in_openai_words(message: str, kind: type[msgspec.Struct], at: str) -> InvalidRequest:
     place = _PLACE.match(message)
     what, inner = (place["what"], place["path"] or "") if place else (message, "")
-    # msgspec does not tell which element of a list it means.
+    # msgspec does not tell which value of an object it means.
     path = _joined(at, inner.split("[...]")[0])
     if found := _MISSING.search(what):
         param = _joined(path, found["name"])

@@ -192,20 +192,20 @@ def _text_choice(index: int, choice: Choice, token_bytes: TokenBytes | None) -> 
 
 
 def _text_logprobs(tokens: tuple[TokenLogprob, ...], names: TokenBytes) -> dict[str, Any]:
-    texts = [_shown(names(token.token_id)) for token in tokens]
+    raws = [names(token.token_id) for token in tokens]
     offsets, at = [], 0
-    for text in texts:
+    for raw in raws:
         offsets.append(at)
-        at += len(text)
+        at += len(_shown(raw))
     tops = [
         {
-            _shown(names(token_id)): _finite(logprob)
+            _distinct(names(token_id)): _finite(logprob)
             for token_id, logprob in (*token.top, (token.token_id, token.logprob))
         }
         for token in tokens
     ]
     return {
-        "tokens": texts,
+        "tokens": [_distinct(raw) for raw in raws],
         "token_logprobs": [_finite(token.logprob) for token in tokens],
         "top_logprobs": tops,
         "text_offset": offsets,
@@ -220,6 +220,14 @@ def _names(token_bytes: TokenBytes | None) -> TokenBytes:
 
 def _shown(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+def _distinct(raw: bytes) -> str:
+    # This endpoint keys alternatives by their text and spells out what is no text by itself.
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def _finite(logprob: float) -> float:
