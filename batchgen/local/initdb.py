@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchgen.domain.errors import StackError
-from batchgen.local import armed, binaries
+from batchgen.local import armed, binaries, logs
 from batchgen.local.identity import Identity
-from batchgen.local.spawn import log_tail
 
 USER = "batchgen"
 DATABASE = "batchgen"
@@ -100,7 +99,7 @@ def _run(
     if done.returncode != 0:
         raise StackError(
             f"{Path(command[0]).name} ended with {done.returncode}; its log {log_path} ends "
-            f"with:\n{log_tail(log_path)}"
+            f"with:\n{logs.tail(log_path)}"
         )
 
 

@@ -10,11 +10,11 @@ from typing import Self
 from urllib.parse import quote
 
 from batchgen.domain.errors import StackError
-from batchgen.local import binaries, initdb, orphans
+from batchgen.local import binaries, initdb, logs, orphans
 from batchgen.local.identity import Identity, give, identity_for_postgres
 from batchgen.local.lock import DirectoryLock
 from batchgen.local.sockets import forget_socket_directory, socket_directory
-from batchgen.local.spawn import Child, end, log_tail, spawn
+from batchgen.local.spawn import Child, end, spawn
 
 _PORT = 5432  # names the socket; no TCP port is opened
 # SIGINT: a fast shutdown, clients are cut off and a checkpoint is written. SIGQUIT: an immediate
@@ -188,12 +188,12 @@ class EmbeddedPostgres:
             if code is not None:
                 raise StackError(
                     f"Postgres in {self._home} ended with {code}; its log {self._log_path} ends "
-                    f"with:\n{log_tail(self._log_path)}"
+                    f"with:\n{logs.tail(self._log_path)}"
                 )
             if time.monotonic() > deadline:
                 raise StackError(
                     f"Postgres in {self._home} is not ready after {self._start_timeout_s:g} s; "
-                    f"its log {self._log_path} ends with:\n{log_tail(self._log_path)}"
+                    f"its log {self._log_path} ends with:\n{logs.tail(self._log_path)}"
                 )
             time.sleep(0.005)
 

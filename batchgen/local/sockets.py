@@ -100,6 +100,25 @@ def socket_directory(home: Path, *, uid: int) -> Path:
     )
 
 
+def foreseen_socket_directory(home: Path) -> Path | None:
+    """Where the sockets of the server in `home` would lie, as far as can be told without trying.
+
+    Creates nothing; None where no place is in sight.
+    """
+    for directory in _candidates(home):
+        parent = directory.parent
+        while not parent.exists():
+            parent = parent.parent
+        usable = (
+            _is_private(directory, os.geteuid())
+            if directory.exists()
+            else os.access(parent, os.W_OK | os.X_OK)
+        )
+        if _fits(directory) and usable:
+            return directory
+    return None
+
+
 def forget_socket_directory(home: Path, directory: Path) -> None:
     """Remove a socket directory that lies outside `home`, once its server has ended."""
     if directory.parent == home:

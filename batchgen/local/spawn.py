@@ -63,6 +63,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     identity: Identity = Identity.SAME,
     clean_environment: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> Child:
     """Start `command` in a session of its own, its output appended to the file `log_path`.
 
@@ -89,7 +90,8 @@ def spawn(
                     stderr=subprocess.STDOUT,
                     cwd=cwd,
                     env=None if env is None else dict(env),
-                    start_new_session=True,
+                    start_new_session=True,  # a Ctrl-C is for the supervisor alone
+                    pass_fds=tuple(pass_fds),
                 )
             )
     except OSError as error:
@@ -114,14 +116,3 @@ def end(child: Child, steps: Sequence[tuple[Signals, float]]) -> int:
             continue
     child.kill()
     return child.wait()
-
-
-def log_tail(path: Path, *, lines: int = 8) -> str:
-    """The last lines of a log file, for an error message; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8_192))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from batchgen.domain.errors import StackError
-from batchgen.local import binaries, orphans
+from batchgen.local import binaries, logs, orphans
 from batchgen.local.lock import DirectoryLock
 from batchgen.local.sockets import forget_socket_directory, socket_directory
-from batchgen.local.spawn import Child, end, log_tail, spawn
+from batchgen.local.spawn import Child, end, spawn
 
 _STOP: tuple[tuple[Signals, float], ...] = ((SIGTERM, 2.0),)
 
@@ -104,12 +104,12 @@ class EmbeddedValkey:
             if code is not None:
                 raise StackError(
                     f"Valkey in {self._home} ended with {code}; its log {self._log_path} ends "
-                    f"with:\n{log_tail(self._log_path)}"
+                    f"with:\n{logs.tail(self._log_path)}"
                 )
             if time.monotonic() > deadline:
                 raise StackError(
                     f"Valkey in {self._home} does not answer after {self._start_timeout_s:g} s; "
-                    f"its log {self._log_path} ends with:\n{log_tail(self._log_path)}"
+                    f"its log {self._log_path} ends with:\n{logs.tail(self._log_path)}"
                 )
             time.sleep(0.005)
 

@@ -1,0 +1,75 @@
+"""The database and the broker of a stack: embedded ones, or those that the settings name."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from batchgen.local import logs
+from batchgen.local.postgres import EmbeddedPostgres
+from batchgen.local.supervise import Part, ServerPart
+from batchgen.local.valkey import EmbeddedValkey
+from batchgen.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyDatabase:
+    """A database with the schema of this version; `first_key` where it had no key yet."""
+
+    url: str
+    first_key: str | None
+
+
+class Servers:
+    """Started side by side, stopped broker first. An outside server is never stopped."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._postgres_log = settings.log_dir / "postgres.log"
+        self._valkey_log = settings.log_dir / "valkey.log"
+        self._postgres = (
+            None
+            if settings.database_url
+            else EmbeddedPostgres(settings.data_dir / "postgres", log_path=self._postgres_log)
+        )
+        self._valkey = (
+            None
+            if settings.broker_url
+            else EmbeddedValkey(settings.data_dir / "valkey", log_path=self._valkey_log)
+        )
+
+    def start(self, executor: ThreadPoolExecutor) -> "tuple[Future[ReadyDatabase], Future[str]]":
+        """Begin to start both; gives the database and the broker's URL, or raises StackError."""
+        return executor.submit(self._bring_database), executor.submit(self._bring_broker)
+
+    def _bring_database(self) -> ReadyDatabase:
+        if self._postgres is None:
+            url = self._settings.database_url
+        else:
+            logs.rotate(self._postgres_log)
+            self._postgres.start()
+            url = self._postgres.url
+        # Alembic and SQLAlchemy: half a second that only a start should cost.
+        from batchgen.local.schema import prepare  # noqa: PLC0415
+
+        return ReadyDatabase(url=url, first_key=prepare(url))
+
+    def _bring_broker(self) -> str:
+        if self._valkey is None:
+            return self._settings.broker_url
+        logs.rotate(self._valkey_log)
+        self._valkey.start()
+        return self._valkey.url
+
+    def parts(self) -> Sequence[Part]:
+        """The embedded servers, to be kept alive."""
+        found: list[Part] = []
+        if self._postgres is not None:
+            found.append(ServerPart("postgres", self._postgres, self._postgres_log))
+        if self._valkey is not None:
+            found.append(ServerPart("valkey", self._valkey, self._valkey_log))
+        return found
+
+    def stop(self) -> None:
+        for server in (self._valkey, self._postgres):
+            if server is not None:
+                server.stop()
