@@ -33,15 +33,20 @@ class Prepared:
 class Preparer:
     """Knows the tokenizer, the template and the limits of one loaded engine."""
 
-    def __init__(self, spec: EngineSpec, applied: Applied) -> None:
+    def __init__(self, spec: EngineSpec, applied: Applied, *, max_output_tokens: int) -> None:
         self._spec = spec
         self._max_model_len = applied.max_model_len
+        self._max_output_tokens = max_output_tokens
         self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
 
     def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
         """What is wrong with one request is a value, and ends this line only."""
         request = openai.parse_line(
-            line.raw, index=line.index, line=line.line, endpoint=shard.endpoint
+            line.raw,
+            index=line.index,
+            line=line.line,
+            endpoint=shard.endpoint,
+            max_output_tokens=self._max_output_tokens,
         )
         if isinstance(request, Failed):
             return request
@@ -58,13 +63,13 @@ class Preparer:
         self, shard: ClaimedShard, prepared: Prepared, generation: Generation
     ) -> tuple[Record, Usage]:
         """The output line, its timing line and its share of the usage."""
-        stop = prepared.sampling.stop
+        sampling = prepared.sampling
         decoded = replace(
             generation,
             choices=tuple(
                 choice
                 if choice.text is not None
-                else replace(choice, text=self._encoder.decode(choice.token_ids, stop))
+                else replace(choice, text=self._encoder.decode(choice.token_ids, sampling))
                 for choice in generation.choices
             ),
         )
@@ -73,11 +78,15 @@ class Preparer:
             decoded,
             model=shard.model,
             created=int(time.time()),
-            token_text=self._encoder.token_text,
+            token_bytes=self._token_bytes,
+            fingerprint=shard.engine_fingerprint,
         )
         usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out)
         timing = openai.timing_line(prepared.request, decoded)
         return Record(prepared.request.index, line, timing), usage
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        return self._encoder.tokenizer.decode([token_id]).encode()
 
     def _within_limits(self, request: GenerationRequest, ids: list[int]) -> Prepared | Failed:
         room = self._max_model_len - len(ids)

@@ -81,7 +81,9 @@ class Resident:
         )
         try:
             applied = client.load(bound, settings.load_timeout_s, while_waiting)
-            preparer = Preparer(bound, applied)
+            preparer = Preparer(
+                bound, applied, max_output_tokens=settings.max_output_tokens
+            )
             self._open_session(bound, fingerprint, applied)
         except EngineError as error:
             client.close()

@@ -61,13 +61,13 @@ class _Timing(msgspec.Struct, frozen=True):
 class _Sums:
     """What one pass over the timings collects: eight bytes a number, whatever the job's size."""
 
-    samples: dict[str, array[float]] = field(
+    samples: dict[str, "array[float]"] = field(
         default_factory=lambda: {name: array("d") for name in _PER_REQUEST}
     )
-    admitted: array[int] = field(default_factory=lambda: array("q"))
-    first: array[int] = field(default_factory=lambda: array("q"))
-    last: array[int] = field(default_factory=lambda: array("q"))
-    out: array[int] = field(default_factory=lambda: array("q"))
+    admitted: "array[int]" = field(default_factory=lambda: array("q"))
+    first: "array[int]" = field(default_factory=lambda: array("q"))
+    last: "array[int]" = field(default_factory=lambda: array("q"))
+    out: "array[int]" = field(default_factory=lambda: array("q"))
     n: int = 0
     n_in: int = 0
     n_out: int = 0
@@ -168,7 +168,7 @@ def _value(value: Any, unit: str, reason: str) -> dict[str, Any]:
     return {"value": value, "unit": unit, "reason": reason if value is None else None}
 
 
-def _distribution(samples: array[float], unit: str) -> dict[str, Any]:
+def _distribution(samples: "array[float]", unit: str) -> dict[str, Any]:
     if not samples:
         empty = dict.fromkeys(("mean", "min", "max", *map(_name, _QUANTILES)))
         return {"unit": unit, "n": 0, **empty, "reason": _NO_TIMED}
@@ -233,7 +233,7 @@ def _steady(sums: _Sums) -> float | None:
     return tokens / (whole * _NS)
 
 
-def _time_in_plateau(starts: array[int], ends: array[int]) -> Callable[[int], float]:
+def _time_in_plateau(starts: "array[int]", ends: "array[int]") -> Callable[[int], float]:
     """For any time t (ns): how long, up to t, the number of running requests was at its plateau."""
     changes = sorted([(t, 1) for t in starts] + [(t, -1) for t in ends])
     running, peak = 0, 0

@@ -1,0 +1,297 @@
+"""Any order of claims, crashes, cancels, pauses, expiries, retries: no line is lost or doubled."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+import hypothesis
+from hypothesis import HealthCheck
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import text
+
+from batchgen.dispatch import NoBells
+from batchgen.domain.errors import Conflict, LostLease
+from batchgen.domain.ids import JobId, Project, new_file_id
+from batchgen.domain.jobs import ClaimedShard, Section, ShardPlan, Usage
+from batchgen.domain.outcomes import Failed
+from batchgen.domain.states import TERMINAL_JOB_STATES, JobEvent, JobState
+from batchgen.formats.openai import error_line
+from batchgen.services import cancel, finalize, models, records, retry, submit
+from batchgen.settings import Settings
+from batchgen.storage import files, jobs, shards
+from batchgen.storage.objects import ObjectStore
+from batchgen.storage.session import Database
+
+PROJECT = Project("default")
+ENDPOINT = "/v1/chat/completions"
+BELLS = NoBells()
+
+
+def line_of(custom_id: str) -> bytes:
+    body = {"model": "sim", "messages": [{"role": "user", "content": "hello"}]}
+    line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body}
+    return json.dumps(line).encode() + b"\n"
+
+
+@dataclass
+class Held:
+    """A shard that some worker holds, or believes that it holds."""
+
+    shard: ClaimedShard
+    done: set[int] = field(default_factory=set)
+    writes: int = 0
+
+
+class Lifecycle(RuleBasedStateMachine):
+    held = Bundle("held")
+    job_ids = Bundle("job_ids")
+
+    def __init__(self, database: Database, store: ObjectStore, options: Settings) -> None:
+        super().__init__()
+        self.database = database
+        self.store = store
+        self.options = options
+        self.inputs: dict[JobId, list[str]] = {}
+        self.terminal: dict[JobId, JobState] = {}
+
+    @initialize()
+    def start_empty(self) -> None:
+        with self.database.unit_of_work() as tx:
+            tx.execute(text("TRUNCATE jobs, files, models, keys CASCADE"))
+        models.register(self.database, self.options, name="sim", spec={"engine": "simulated"})
+
+    @rule(target=job_ids, sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    def submit_a_job(self, sizes: list[int]) -> JobId:
+        names = [f"r{i}" for i in range(sum(sizes))]
+        data = b"".join(line_of(name) for name in names)
+        file_id = new_file_id()
+        self.store.put(f"uploads/{file_id}", data)
+        with self.database.unit_of_work() as tx:
+            files.insert_uploaded(
+                tx,
+                file_id=file_id,
+                project=PROJECT,
+                purpose="batch",
+                filename="in.jsonl",
+                size=len(data),
+                sha256="",
+                object_key=f"uploads/{file_id}",
+            )
+        job = submit.submit(
+            self.database,
+            BELLS,
+            self.options,
+            submit.Submission(project=PROJECT, input_file_id=file_id, model="sim"),
+        )
+        self._shard(job.id, names, sizes)
+        self.inputs[job.id] = names
+        return job.id
+
+    def _shard(self, job_id: JobId, names: list[str], sizes: list[int]) -> None:
+        plans, at, first = [], 0, 0
+        for seq, size in enumerate(sizes):
+            length = sum(len(line_of(name)) for name in names[first : first + size])
+            plans.append(ShardPlan(seq, at, at + length, first + 1, first, size, 10))
+            at, first = at + length, first + size
+        with self.database.unit_of_work() as tx:
+            found = models.resolve(tx, "sim", {})
+            jobs.pin(
+                tx,
+                job_id,
+                model="sim",
+                model_id=found.model.id,
+                spec=found.model.spec,
+                fingerprint=found.fingerprint,
+                pool="default",
+                device=None,
+                n_total=len(names),
+            )
+            shards.insert(tx, job_id, plans)
+            jobs.advance(tx, job_id, JobEvent.SHARDED)
+
+    @rule(target=held, worker=st.sampled_from(["a", "b"]))
+    def claim(self, worker: str):  # type: ignore[no-untyped-def]
+        with self.database.unit_of_work() as tx:
+            claimed = shards.claim(
+                tx, pool="default", device="CPU", holder=worker, lease_s=60.0
+            )
+            if claimed is None:
+                return multiple()
+            found = shards.segments_of_shard(tx, claimed.id)
+        done, _ = records.read(self.store, found)
+        return Held(claimed, set(done))
+
+    @rule(one=held, share=st.floats(0.1, 1.0), fail=st.booleans())
+    def write_down_some(self, one: Held, share: float, fail: bool) -> None:
+        plan = one.shard.plan
+        open_ = [
+            i for i in range(plan.first_index, plan.first_index + plan.n_requests) if i not in one.done
+        ]
+        some = open_[: max(1, int(len(open_) * share))] if open_ else []
+        made = [self._record(i, fail=fail) for i in some]
+        if not made or len(made) == len(open_):
+            return
+        one.writes += 1
+        key = records.object_key(one.shard.job_id, plan.seq, one.shard.token, one.writes)
+        draft = records.write(self.store, key, made, Usage(1, 0, 1))
+        with self._expecting_the_fence(one) as tx:
+            shards.checkpoint(tx, one.shard, draft)
+            one.done.update(some)
+
+    @rule(one=consumes(held), fail=st.booleans())
+    def finish(self, one: Held, fail: bool) -> None:
+        plan = one.shard.plan
+        with self.database.unit_of_work() as tx:
+            earlier = shards.segments_of_shard(tx, one.shard.id)
+        whole, usage = records.read(self.store, earlier)
+        for index in range(plan.first_index, plan.first_index + plan.n_requests):
+            whole.setdefault(index, self._record(index, fail=fail))
+        key = records.object_key(one.shard.job_id, plan.seq, one.shard.token, 999)
+        draft = records.write(self.store, key, whole.values(), usage)
+        with self._expecting_the_fence(one) as tx:
+            shards.finish(tx, one.shard, draft)
+
+    @rule(one=consumes(held))
+    def release(self, one: Held) -> None:
+        with self.database.unit_of_work() as tx:
+            shards.release(tx, [one.shard.token])
+
+    @rule()
+    def all_leases_run_out(self) -> None:
+        """Workers crash or freeze: they keep what they believe to hold."""
+        with self.database.unit_of_work() as tx:
+            tx.execute(
+                text("UPDATE shards SET lease_until = now() - interval '1 s' WHERE state = 'leased'")
+            )
+            shards.reap(tx)
+
+    @rule(job_id=job_ids)
+    def cancel(self, job_id: JobId) -> None:
+        try:
+            cancel.cancel(self.database, BELLS, job_id, PROJECT)
+        except Conflict:
+            assert self._state(job_id) in TERMINAL_JOB_STATES
+
+    @rule(job_id=job_ids, event=st.sampled_from([JobEvent.PAUSE, JobEvent.RESUME, JobEvent.EXPIRE]))
+    def move(self, job_id: JobId, event: JobEvent) -> None:
+        try:
+            with self.database.unit_of_work() as tx:
+                jobs.advance(tx, job_id, event)
+        except Conflict:
+            return
+
+    @rule(job_id=job_ids)
+    def finalize(self, job_id: JobId) -> None:
+        before = self._state(job_id)
+        finalize.run_once(self.database, self.store, self.options, job_id)
+        after = self._state(job_id)
+        if after in TERMINAL_JOB_STATES and before is not after:
+            self.terminal[job_id] = after
+
+    @rule(job_id=job_ids)
+    def retry(self, job_id: JobId) -> None:
+        with self.database.unit_of_work() as tx:
+            failed = jobs.get(tx, job_id).counts.failed
+        state = self._state(job_id)
+        try:
+            retry.retry(self.database, BELLS, job_id, PROJECT)
+        except Conflict:
+            assert state not in TERMINAL_JOB_STATES or failed == 0
+        else:
+            assert failed > 0
+            del self.terminal[job_id]
+
+    @invariant()
+    def ended_jobs_stay_ended_and_hold_every_line_once(self) -> None:
+        for job_id, state in self.terminal.items():
+            assert self._state(job_id) is state
+            assert Counter(self._ids(job_id)) == Counter(self.inputs[job_id])
+
+    @invariant()
+    def no_line_is_written_down_twice(self) -> None:
+        for job_id in self.inputs:
+            with self.database.unit_of_work() as tx:
+                found = shards.segments_of_job(tx, job_id)
+                counts = jobs.get(tx, job_id).counts
+            written = [i for s in found for i in (*s.draft.output_indexes, *s.draft.error_indexes)]
+            assert len(written) == len(set(written)) == counts.completed + counts.failed
+
+    def _ids(self, job_id: JobId) -> list[str]:
+        with self.database.unit_of_work() as tx:
+            found = shards.segments_of_job(tx, job_id, final_only=True)
+            job = jobs.get(tx, job_id)
+        out = []
+        for section in (Section.OUTPUT, Section.ERROR):
+            lines = [
+                json.loads(line)
+                for segment in found
+                for line in self.store.get_range(
+                    segment.draft.object_key, *segment.span(section)
+                ).splitlines()
+            ]
+            expected = job.counts.completed if section is Section.OUTPUT else job.counts.failed
+            assert len(lines) == expected
+            out += [line["custom_id"] for line in lines]
+        return out
+
+    def _state(self, job_id: JobId) -> JobState:
+        with self.database.unit_of_work() as tx:
+            return jobs.states(tx, [job_id])[job_id]
+
+    def _record(self, index: int, *, fail: bool) -> records.Record:
+        if fail:
+            return records.Record(index, error_line(f"r{index}", Failed(500, "x", "x")))
+        line = json.dumps({"custom_id": f"r{index}"}).encode() + b"\n"
+        timing = json.dumps({"n_in": 1, "n_out": 1, "t_enq": 1}).encode() + b"\n"
+        return records.Record(index, line, timing)
+
+    def _expecting_the_fence(self, one: Held):  # type: ignore[no-untyped-def]
+        return _Fenced(self.database, one)
+
+
+class _Fenced:
+    """A unit of work that must raise LostLease just when the token is no longer the shard's."""
+
+    def __init__(self, database: Database, one: Held) -> None:
+        self._work = database.unit_of_work()
+        with database.unit_of_work() as tx:
+            token = tx.execute(
+                text("SELECT lease_token FROM shards WHERE id = :id"), {"id": one.shard.id}
+            ).scalar_one_or_none()
+        self._holds = token == one.shard.token
+
+    def __enter__(self):  # type: ignore[no-untyped-def]
+        return self._work.__enter__()
+
+    def __exit__(self, kind, error, trace) -> bool:  # type: ignore[no-untyped-def]
+        lost = isinstance(error, LostLease)
+        assert lost is not self._holds
+        try:
+            self._work.__exit__(kind, error, trace)
+        except LostLease:
+            return True
+        return lost
+
+
+def test_any_order_of_events_keeps_every_line_exactly_once(
+    database: Database, store: ObjectStore, settings: Settings
+) -> None:
+    run_state_machine_as_test(
+        lambda: Lifecycle(database, store, settings),
+        settings=hypothesis.settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
