@@ -7,13 +7,14 @@ files.
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 
+from batchgen.chat.guard import any_of
 from batchgen.domain.errors import LoadFailed
 
 
@@ -29,8 +30,8 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """The texts of the control tokens."""
+    def special_tokens(self) -> Mapping[str, int]:
+        """The control tokens: their texts and ids."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -51,7 +52,7 @@ class ByteTokenizer:
 
     vocab_size = 257
     eos_ids = (256,)
-    special_tokens: tuple[str, ...] = ()
+    special_tokens: Mapping[str, int] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:  # noqa: ARG002 - it has none
         return list(text.encode())
@@ -78,9 +79,9 @@ class ModelTokenizer:
         return max(self._plain.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
-    def special_tokens(self) -> tuple[str, ...]:
-        added = self._plain.get_added_tokens_decoder().values()
-        return tuple(sorted(token.content for token in added if token.special))
+    def special_tokens(self) -> Mapping[str, int]:
+        added = self._plain.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items() if token.special}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=add_special_tokens).ids
@@ -103,7 +104,7 @@ class ModelTokenizer:
 
     @cached_property
     def _specials_re(self) -> re.Pattern[str]:
-        return any_of(self.special_tokens)
+        return any_of([*self.special_tokens])
 
     @cached_property
     def _guarded(self) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
@@ -127,15 +128,9 @@ class ModelTokenizer:
             definition["model"]["unk_token"] = names[definition["model"]["unk_token"]]
         guarded = _from_definition(json.dumps(definition))
         for token, name in names.items():
-            if guarded.token_to_id(name) != self._plain.token_to_id(token):
+            if guarded.token_to_id(name) != self.special_tokens[token]:
                 raise LoadFailed(f"the tokenizer's control token {token!r} cannot be renamed")
         return guarded, names
-
-
-def any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """A pattern that finds the longest of `texts`; it finds nothing where there are none."""
-    longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
 def load_tokenizer(model_dir: Path) -> ModelTokenizer:

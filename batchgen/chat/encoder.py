@@ -1,0 +1,107 @@
+"""`PromptEncoder`: a request's prompt to token ids, and generated ids back to text.
+
+    encoder = PromptEncoder(model_dir)            # None: bytes as tokens, for the simulated engine
+    ids = encoder.encode(request.prompt)          # raises InvalidRequest, with the field in `param`
+    text = encoder.decode(choice.token_ids, sampling)
+
+A chat prompt is what transformers' `apply_chat_template(tokenize=True, add_generation_prompt=True)`
+makes of it, except that control tokens which a user typed stay plain text. A text prompt is
+tokenized as it stands, with the tokens that the tokenizer adds (a BOS, say), never two of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from batchgen.chat.guard import Guard
+from batchgen.chat.messages import chars_in, chat_messages
+from batchgen.chat.template import ChatTemplate, load_template, plain_template
+from batchgen.chat.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.requests import ChatPrompt, Prompt, SamplingParams, TextPrompt, TokenPrompt
+
+
+class PromptEncoder:
+    """For one model directory. May be used by several threads.
+
+    Raises LoadFailed from the constructor where the directory's tokenizer or template is missing or
+    broken; a directory without a chat template is refused per chat prompt only.
+    """
+
+    def __init__(self, model_dir: Path | None):
+        self.tokenizer: Tokenizer
+        self._template: ChatTemplate | None
+        if model_dir is None:
+            self.tokenizer, self._template = ByteTokenizer(), plain_template()
+        else:
+            self.tokenizer, self._template = load_tokenizer(model_dir), load_template(model_dir)
+        self._guard = Guard([*self.tokenizer.special_tokens])
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's token ids, at least one. Raises InvalidRequest."""
+        match prompt:
+            case ChatPrompt(messages=messages, template_kwargs=options):
+                ids, field = self._encode_chat(messages, options), "messages"
+            case TextPrompt(text=text):
+                _refuse_surrogates(text, "prompt")
+                ids, field = self.tokenizer.encode(text, add_special_tokens=bool(text)), "prompt"
+            case TokenPrompt(ids=given):
+                ids, field = list(given), "prompt"
+        if not ids:
+            raise InvalidRequest("the prompt is empty", code="empty_prompt", param=field)
+        return ids
+
+    def decode(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> str:
+        """The text of generated ids, without control tokens, cut where `sampling` says to stop."""
+        if sampling is None:
+            return self.tokenizer.decode(ids)
+        if ids and ids[-1] in sampling.stop_token_ids:
+            ids = ids[:-1]
+        text = self.tokenizer.decode(ids)
+        ends = [at for stop in sampling.stop if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text
+
+    def _encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> list[int]:
+        if self._template is None:
+            raise InvalidRequest(
+                "the model has no chat template; use /v1/completions, or register a model whose "
+                "directory has a chat_template.jinja",
+                code="no_chat_template",
+                param="messages",
+            )
+        plain = chat_messages(messages)
+        chars = chars_in(plain) + chars_in(options)
+        if self._guard.suspects(plain) or self._guard.suspects(options):
+            (hidden, hidden_options), signs = self._guard.hide((plain, options))
+            rendered = self._template.render(hidden, hidden_options, chars=chars)
+            _refuse_surrogates(rendered, "messages")
+            return self.tokenizer.encode_guarded(signs.split(rendered))
+        rendered = self._template.render(plain, options, chars=chars)
+        _refuse_surrogates(rendered, "messages")
+        ids = self.tokenizer.encode(rendered, add_special_tokens=False)
+        if self._control_tokens(ids) > self._guard.count(rendered):
+            # The tokenizer's normalisation made a control token of something that looks like one.
+            return self.tokenizer.encode_guarded([(rendered, True)])
+        return ids
+
+    def _control_tokens(self, ids: Sequence[int]) -> int:
+        control = self._control_ids
+        return sum(id_ in control for id_ in ids)
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        return frozenset(self.tokenizer.special_tokens.values())
+
+
+def _refuse_surrogates(text: str, field: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text holds a lone surrogate (U+{ord(text[error.start]):04X}), no character",
+            code="invalid_unicode",
+            param=field,
+        ) from None
