@@ -1,0 +1,171 @@
+"""Read a job's input once: reject it with every fault it has, or cut it into shards and queue it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from batchgen.dispatch import Bells
+from batchgen.domain.clock import Clock, SystemClock
+from batchgen.domain.errors import InvalidRequest, LostLease, NotFound
+from batchgen.domain.ids import JobId, LeaseToken
+from batchgen.domain.jobs import Fault, Job, ShardPlan
+from batchgen.domain.states import PUBLISHABLE_JOB_STATES, JobEvent, JobState
+from batchgen.engines.spec import encode_spec
+from batchgen.formats.cutting import Limits
+from batchgen.formats.validate import Scan
+from batchgen.services.models import Resolved, resolve
+from batchgen.settings import Settings
+from batchgen.storage import jobs, shards
+from batchgen.storage.objects import ObjectStore
+from batchgen.storage.session import Database
+
+# The control lease is renewed when this share of it has passed.
+_RENEW_AT = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What came of it. `state` is the job's state after, `pool` who is to work on it now."""
+
+    state: JobState
+    n_requests: int = 0
+    n_shards: int = 0
+    n_faults: int = 0
+    pool: str | None = None
+
+
+class _Overtaken(Exception):
+    """The job was cancelled, or expired, while its file was read."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+
+
+def run_once(
+    database: Database,
+    store: ObjectStore,
+    bells: Bells,
+    settings: Settings,
+    job_id: JobId,
+    *,
+    clock: Clock | None = None,
+) -> Ingested | None:
+    """Validate and shard the job if that is due; None where another is at it or it is done.
+
+    Killed at any point, it can be run again from the start: shards, engine and state come in one
+    transaction at the end. Raises Unavailable.
+    """
+    with database.unit_of_work() as tx:
+        token = jobs.claim_control(tx, job_id, settings.lease_s)
+    if token is None:
+        return None
+    lease = _ControlLease(database, job_id, token, settings.lease_s, clock or SystemClock())
+    try:
+        done = _run(database, store, settings, lease)
+    except LostLease:
+        return None
+    except _Overtaken as overtaken:
+        done = Ingested(overtaken.state)
+    finally:
+        with database.unit_of_work() as tx:
+            jobs.release_control(tx, job_id, token)
+    if done.pool is not None:
+        bells.ring_devices(done.pool)
+    elif done.state in PUBLISHABLE_JOB_STATES:
+        # Whoever cancelled it rang while the control lease was held here.
+        bells.ring_finalize(job_id)
+    return done
+
+
+class _ControlLease:
+    """The right to ingest the job, kept up while the file is read."""
+
+    def __init__(
+        self, database: Database, job_id: JobId, token: LeaseToken, lease_s: float, clock: Clock
+    ) -> None:
+        self.job_id = job_id
+        self._database = database
+        self._token = token
+        self._lease_s = lease_s
+        self._clock = clock
+        self._renew_at = clock.monotonic() + lease_s * _RENEW_AT
+
+    def keep(self) -> None:
+        """Renew the lease where it is time. Raises LostLease or _Overtaken."""
+        if self._clock.monotonic() < self._renew_at:
+            return
+        with self._database.unit_of_work() as tx:
+            self.hold(tx)
+
+    def hold(self, tx: Connection) -> None:
+        """Renew the lease and lock the job for this transaction. Raises LostLease or _Overtaken."""
+        self._renew_at = self._clock.monotonic() + self._lease_s * _RENEW_AT
+        state = jobs.renew_control(tx, self.job_id, self._token, self._lease_s)
+        if state is not JobState.VALIDATING:
+            raise _Overtaken(state)
+
+
+def _run(
+    database: Database, store: ObjectStore, settings: Settings, lease: _ControlLease
+) -> Ingested:
+    with database.unit_of_work() as tx:
+        lease.hold(tx)
+        job = jobs.get(tx, lease.job_id)
+        source = jobs.input_key(tx, lease.job_id)
+
+    def open_chunks() -> Iterator[bytes]:
+        for chunk in store.stream(source):
+            lease.keep()
+            yield chunk
+
+    scan = Scan(open_chunks, endpoint=job.endpoint, model=job.model, limits=Limits.of(settings))
+    try:
+        plans = list(scan)
+    except NotFound:
+        return _reject(database, lease, [Fault("file_not_found", "the input file is gone")])
+    if scan.faults or scan.model is None:
+        return _reject(database, lease, scan.faults)
+    return _accept(database, lease, job, scan.model, plans)
+
+
+def _reject(database: Database, lease: _ControlLease, faults: list[Fault]) -> Ingested:
+    with database.unit_of_work() as tx:
+        lease.hold(tx)
+        jobs.set_faults(tx, lease.job_id, faults)
+        state = jobs.advance(tx, lease.job_id, JobEvent.REJECTED)
+    return Ingested(state, n_faults=len(faults))
+
+
+def _accept(
+    database: Database, lease: _ControlLease, job: Job, name: str, plans: list[ShardPlan]
+) -> Ingested:
+    n_requests = sum(plan.n_requests for plan in plans)
+    with database.unit_of_work() as tx:
+        lease.hold(tx)
+        resolved = _resolved(tx, job, name)
+        if isinstance(resolved, Resolved):
+            model = resolved.model
+            jobs.pin(
+                tx,
+                job.id,
+                model=model.name,
+                model_id=model.id,
+                spec=encode_spec(resolved.spec),
+                fingerprint=resolved.fingerprint,
+                pool=model.pool,
+                device=model.device,
+                n_total=n_requests,
+            )
+            shards.insert(tx, job.id, plans)
+            state = jobs.advance(tx, job.id, JobEvent.SHARDED)
+            return Ingested(state, n_requests, len(plans), pool=model.pool)
+    return _reject(database, lease, [resolved])
+
+
+def _resolved(tx: Connection, job: Job, name: str) -> Resolved | Fault:
+    try:
+        return resolve(tx, name, job.overrides)
+    except (NotFound, InvalidRequest) as error:
+        # Where the job itself names the model it was there at submission, and was retired since.
+        return Fault(error.code, error.message, None, error.param)
