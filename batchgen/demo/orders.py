@@ -10,12 +10,12 @@ import json
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
 from batchgen.demo.phrasing import message
-from batchgen.demo.words import CITIES, FIRST_NAMES, GOODS, LAST_NAMES, MATERIALS, UNITS
+from batchgen.demo.words import CITIES, FIRST_NAMES, GOODS, LAST_NAMES, MATERIALS, UNITS, made_up
 
 Split = Literal["training", "held-out"]
 
@@ -91,11 +91,19 @@ class Score:
         return self.exact / self.total if self.total else 0.0
 
 
-def examples(seed: int, split: Split) -> Iterator[Example]:
-    """Endless examples of one split; the same seed gives the same examples."""
+def examples(seed: int, split: Split, made_up_share: float = 0.0) -> Iterator[Example]:
+    """Endless examples of one split; the same seed gives the same examples.
+
+    In `made_up_share` of them the customer is a made-up name, in half as many the city, so that a
+    model learns to copy what it has never seen as well.
+    """
     rng = random.Random(seed)
     while True:
         order = _draw(rng)
+        if made_up_share and rng.random() < made_up_share:
+            order = replace(order, customer=f"{made_up(rng)} {made_up(rng)}")
+        if made_up_share and rng.random() < made_up_share / 2:
+            order = replace(order, city=made_up(rng))
         if split_of(order) == split:
             yield Example(message(order, rng), order)
 

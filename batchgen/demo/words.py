@@ -4,6 +4,7 @@ All of them occur in training orders and all of them are single tokens of the de
 held-out order is a new combination of known words, never a new word.
 """
 
+import random
 from typing import Final
 
 
@@ -123,3 +124,17 @@ NUMBER_WORDS: Final = {
     "a dozen": 12,
     "two dozen": 24,
 }
+
+_ONSETS: Final = _words(
+    "b bl br c ch d dr f fl g gr h j k kl l m mc n p pr r s sh sk sl st t th tr v w y z"
+)
+_VOWELS: Final = ("a", "e", "i", "o", "u", "a", "e", "i", "o", "ai", "ee", "ei", "ia", "oo", "ou")
+_CODAS: Final = ("", "", "", "", "n", "r", "l", "s", "m", "k", "t", "ck", "ll", "nd", "ng", "rt")
+
+
+def made_up(rng: random.Random) -> str:
+    """A capitalized name of two or three syllables that is in none of the lists above."""
+    syllables = rng.choice((2, 2, 3))
+    return "".join(
+        rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables)
+    ).capitalize()

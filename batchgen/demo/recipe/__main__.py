@@ -9,11 +9,13 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 from batchgen.demo.orders import batch_line, held_out
 from batchgen.demo.recipe.evaluate import (
     EVALUATED_ORDERS,
     HEADER,
+    Prompts,
     evaluate_checkpoint,
     evaluate_ir,
 )
@@ -69,11 +71,10 @@ def _make(name: str, out: Path) -> None:
 
 
 def _evaluate(out: Path, name: str) -> list[str]:
-    checkpoint, ir = out / name, out / f"{name}-ov"
+    ir = out / f"{name}-ov"
     return [
-        evaluate_checkpoint(checkpoint).row(),
-        evaluate_ir(ir).row(),
-        evaluate_ir(ir, instructed=False).row(),
+        evaluate_checkpoint(out / name, "held-out").row(),
+        *(evaluate_ir(ir, prompts).row() for prompts in get_args(Prompts)),
     ]
 
 

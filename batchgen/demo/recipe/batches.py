@@ -1,15 +1,18 @@
 """Training batches: tokens of a chat, with loss on the answer only."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from batchgen.demo.orders import INSTRUCTION, Example, examples
+from batchgen.demo.recipe.off_topic import REFUSAL, heap_of_words, off_topic
 from batchgen.demo.recipe.tokenizer import END_OF_TEXT, END_OF_TURN, START_OF_TURN, token_id
+
+_SORTED_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +36,53 @@ def prompt_ids(tokenizer: Tokenizer, message: str) -> list[int]:
     return ids
 
 
-def batches(tokenizer: Tokenizer, rows: int, seed: int) -> Iterator[Batch]:
-    """Endless batches of training orders."""
-    sampler = examples(seed, "training")
+def batches(
+    tokenizer: Tokenizer, rows: int, seed: int, *, made_up_share: float, off_topic_share: float
+) -> Iterator[Batch]:
+    """Endless batches of training conversations; those of one batch are of similar length."""
+    rng = random.Random(seed)
+    sampler = examples(seed, "training", made_up_share)
     while True:
-        yield _batch(tokenizer, list(islice(sampler, rows)))
+        # Sorting a few batches' worth of rows saves about a seventh of the padding.
+        pool = [
+            _off_topic_row(tokenizer, rng)
+            if rng.random() < off_topic_share
+            else _order_row(tokenizer, next(sampler))
+            for _ in range(rows * _SORTED_BATCHES)
+        ]
+        pool.sort(key=lambda row: len(row.prompt) + len(row.answer))
+        batch_starts = list(range(0, len(pool), rows))
+        rng.shuffle(batch_starts)
+        for first in batch_starts:
+            yield _batch(pool[first : first + rows], token_id(tokenizer, END_OF_TEXT))
 
 
-def _batch(tokenizer: Tokenizer, chosen: list[Example]) -> Batch:
-    prompts = [prompt_ids(tokenizer, example.message) for example in chosen]
-    answers = [tokenizer.encode(example.order.to_json() + END_OF_TURN).ids for example in chosen]
-    longest = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
-    ids = torch.full((len(chosen), longest), token_id(tokenizer, END_OF_TEXT))
-    targets = torch.full((len(chosen), longest), -1)
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        first = len(prompt) - 1  # the position that predicts the first token of the answer
-        targets[row, first : first + len(answer)] = torch.tensor(answer)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    prompt: list[int]
+    answer: list[int]
+
+
+def _order_row(tokenizer: Tokenizer, example: Example) -> _Row:
+    answer = example.order.to_json() + END_OF_TURN
+    return _Row(prompt_ids(tokenizer, example.message), tokenizer.encode(answer).ids)
+
+
+def _off_topic_row(tokenizer: Tokenizer, rng: random.Random) -> _Row:
+    """A refusal; now and then another system message stands before it."""
+    strange = _turn("system", heap_of_words(rng)) if rng.random() < 0.3 else ""
+    prompt = tokenizer.encode(strange).ids + prompt_ids(tokenizer, off_topic(rng))
+    return _Row(prompt, tokenizer.encode(REFUSAL + END_OF_TURN).ids)
+
+
+def _batch(rows: list[_Row], pad: int) -> Batch:
+    longest = max(len(row.prompt) + len(row.answer) for row in rows)
+    ids = torch.full((len(rows), longest), pad)
+    targets = torch.full((len(rows), longest), -1)
+    for number, row in enumerate(rows):
+        ids[number, : len(row.prompt) + len(row.answer)] = torch.tensor(row.prompt + row.answer)
+        first = len(row.prompt) - 1  # the position that predicts the first token of the answer
+        targets[number, first : first + len(row.answer)] = torch.tensor(row.answer)
     return Batch(ids, targets)
 
 

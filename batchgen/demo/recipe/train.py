@@ -26,13 +26,17 @@ class Plan:
     rows: int = 16
     bare_share: float = 0.15
     """Share of the later steps that stay without instruction, so that both prompts work."""
+    made_up_share: float = 0.25
+    """Share of orders with a made-up customer; half as many have a made-up city."""
+    off_topic_share: float = 0.04
+    """Share of conversations without an order, answered with a refusal."""
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     seed: int = 7
 
 
 PLANS = {
-    "orders-qwen3-2m": Plan(Shape(256, 3, 512, 4, 2), steps=1_800, bare_steps=900),
+    "orders-qwen3-2m": Plan(Shape(256, 3, 512, 4, 2), steps=2_000, bare_steps=1_000),
     "orders-qwen3-1m": Plan(Shape(128, 2, 384, 2, 1), steps=2_400, bare_steps=1_200),
 }
 """The target and its draft, by the names that they ship under."""
@@ -51,7 +55,13 @@ def train(plan: Plan, tokenizer: Tokenizer, announce: Callable[[str], None]) -> 
     instruction = torch.tensor([instruction_ids(tokenizer)])
     chance = torch.Generator().manual_seed(plan.seed)
     started = time.monotonic()
-    supply = batches(tokenizer, plan.rows, plan.seed)
+    supply = batches(
+        tokenizer,
+        plan.rows,
+        plan.seed,
+        made_up_share=plan.made_up_share,
+        off_topic_share=plan.off_topic_share,
+    )
     for step, batch in zip(range(plan.steps), supply, strict=False):
         stays_bare = torch.rand((), generator=chance).item() < plan.bare_share
         bare = step < plan.bare_steps or stays_bare
