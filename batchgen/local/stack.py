@@ -16,7 +16,12 @@ from batchgen.domain.errors import StackError
 from batchgen.local import listening, logs, state
 from batchgen.local.child import ChildProcess
 from batchgen.local.children import ChildrenFor, children_of, environment_of
-from batchgen.local.credentials import Credentials, read_credentials, write_credentials
+from batchgen.local.credentials import (
+    Credentials,
+    credentials_path,
+    read_credentials,
+    write_credentials,
+)
 from batchgen.local.devices import CPU, Devices, FoundDevice, discover_devices
 from batchgen.local.lock import DirectoryLock
 from batchgen.local.servers import Servers
@@ -39,7 +44,8 @@ class Stack:
 
     Outside servers are used where the settings name them. A port that was asked for must be free;
     the default one is replaced by a free one where it is taken. `device_names` None means every
-    device that is found.
+    device that is found. `report` gets lines fit for a log; the first API key, which is not, goes
+    to `show_first_key`.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Stack:
         port: int | None = None,
         device_names: Sequence[str] | None = None,
         report: Report = print,
+        show_first_key: Report | None = None,
         children_for: ChildrenFor = children_of,
         ready_timeout_s: float = 120.0,
     ):
@@ -59,6 +66,7 @@ class Stack:
         self._insist_on_port = port is not None or "port" in settings.model_fields_set
         self._device_names = device_names
         self._report = report
+        self._show_first_key = show_first_key
         self._children_for = children_for
         self._ready_timeout_s = ready_timeout_s
         self._stop = threading.Event()
@@ -169,7 +177,9 @@ class Stack:
         """Leave the URL and the key where the command line of this machine looks for them."""
         if first_key is not None:
             write_credentials(self._settings, Credentials(self._state.api_url, first_key))
-            self._report(f"API key (kept in {self._settings.data_dir}): {first_key}")
+            self._report(f"the first API key is in {credentials_path(self._settings)}")
+            if self._show_first_key is not None:
+                self._show_first_key(first_key)
             return
         known = read_credentials(self._settings)
         if known is None:
@@ -266,12 +276,20 @@ def up(
     port: int | None = None,
     device_names: Sequence[str] | None = None,
     report: Report = print,
+    show_first_key: Report | None = None,
 ) -> None:
     """Run the stack in this process until Ctrl-C, SIGTERM or SIGHUP; call it in the main thread.
 
     Raises StackError where it cannot be started.
     """
-    stack = Stack(settings, host=host, port=port, device_names=device_names, report=report)
+    stack = Stack(
+        settings,
+        host=host,
+        port=port,
+        device_names=device_names,
+        report=report,
+        show_first_key=show_first_key,
+    )
     with stopped_by_signals(stack), contextlib.suppress(StoppedEarly):
         stack.run()
 
