@@ -1,4 +1,4 @@
-"""Read a job's input once: reject it with every fault it has, or cut it into shards and queue it."""
+"""Read a job's input once: reject it with all of its faults, or cut it into shards and queue it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,6 +66,8 @@ def run_once(
     except LostLease:
         return None
     except _Overtaken as overtaken:
+        if overtaken.state not in PUBLISHABLE_JOB_STATES:
+            return None
         done = Ingested(overtaken.state)
     finally:
         with database.unit_of_work() as tx:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from batchgen.domain.errors import NotFound
 from batchgen.domain.ids import ModelId
@@ -72,7 +73,7 @@ def every(tx: Connection) -> list[Model]:
     """The newest revision in use of each name."""
     rows = tx.execute(
         select(models)
-        .distinct(models.c.name)
+        .ext(distinct_on(models.c.name))
         .where(models.c.retired_at.is_(None))
         .order_by(models.c.name, models.c.revision.desc())
     )
