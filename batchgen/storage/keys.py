@@ -64,11 +64,36 @@ def touch(tx: Connection, key_id: KeyId) -> None:
     )
 
 
+def get(tx: Connection, key_id: KeyId) -> Key:
+    """Raises NotFound."""
+    row = tx.execute(select(keys).where(keys.c.id == key_id)).first()
+    if row is None:
+        raise NotFound(f"no key '{key_id}'", param="key_id")
+    return _key(row)
+
+
 def every(tx: Connection) -> list[Key]:
     return [_key(row) for row in tx.execute(select(keys).order_by(keys.c.created_at, keys.c.id))]
 
 
-def count(tx: Connection) -> int:
+def lock_usable_admins(tx: Connection) -> list[KeyId]:
+    """The admin keys that open something, held against change until the transaction ends."""
+    rows = tx.execute(
+        select(keys.c.id)
+        .where(
+            keys.c.scope == Scope.ADMIN,
+            keys.c.revoked_at.is_(None),
+            or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now()),
+        )
+        .order_by(keys.c.id)
+        .with_for_update()
+    )
+    return [KeyId(row.id) for row in rows]
+
+
+def count_alone(tx: Connection) -> int:
+    """How many keys there are, while nobody else counts this way to make the first one."""
+    tx.execute(select(func.pg_advisory_xact_lock(func.hashtext("first key"))))
     n: int = tx.execute(select(func.count()).select_from(keys)).scalar_one()
     return n
 
