@@ -95,11 +95,10 @@ class DeviceWorker:
         if failure is not None:
             self._fail_whole(claimed, failure)
             return True
-        session = Session(self._context, self._resident, self._record, self.stop)
         try:
             if self._resident.fingerprint != claimed.engine_fingerprint:
                 self._load(claimed)
-            session.run(claimed)
+            Session(self._context, self._resident, self._record, self.stop).run(claimed)
         except EngineError as error:
             log.warning("engine_failed", device=self._record.id, reason=str(error))
             self._resident.unload("failed")

@@ -71,9 +71,7 @@ class DeviceRecord:
         session_id: SessionId | None = None,
     ) -> None:
         """The same within a transaction of the caller's."""
-        devices.beat(
-            tx, self.id, self._token, state=state, detail=detail, session_id=session_id
-        )
+        devices.beat(tx, self.id, self._token, state=state, detail=detail, session_id=session_id)
 
     def leave(self) -> None:
         """The device has no worker any more. Raises Unavailable, LostLease; the lock is free all the same."""

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from batchgen.domain.ids import ShardId
 from batchgen.formats.jsonl import RequestLine
 from workers.prepare import Prepared
 from workers.shard_work import ShardWork
+
+# Which line it is, whatever host or worker runs it.
+Key = tuple[ShardId, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +18,7 @@ class InFlight:
     work: ShardWork
     line: RequestLine
     prepared: Prepared
+
+    @property
+    def key(self) -> Key:
+        return self.work.claimed.id, self.line.index

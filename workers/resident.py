@@ -66,9 +66,7 @@ class Resident:
             return None
         return known.message
 
-    def load(
-        self, spec: EngineSpec, fingerprint: str, while_waiting: Callable[[], None]
-    ) -> None:
+    def load(self, spec: EngineSpec, fingerprint: str, while_waiting: Callable[[], None]) -> None:
         """Load the engine in a fresh host. Raises EngineError; what `while_waiting` raises passes on."""
         self.unload("replaced")
         settings = self._context.settings
@@ -81,13 +79,11 @@ class Resident:
         )
         try:
             applied = client.load(bound, settings.load_timeout_s, while_waiting)
-            preparer = Preparer(
-                bound, applied, max_output_tokens=settings.max_output_tokens
-            )
+            preparer = Preparer(bound, applied, max_output_tokens=settings.max_output_tokens)
             self._open_session(bound, fingerprint, applied)
         except EngineError as error:
             client.close()
-            self._note_failure(fingerprint, str(error))
+            self._count_failure(fingerprint, str(error))
             raise
         except BaseException:
             client.close()
@@ -134,7 +130,12 @@ class Resident:
             )
         self.session_id = session_id
 
-    def _note_failure(self, fingerprint: str, message: str) -> None:
+    def note_failure(self, message: str) -> None:
+        """The loaded engine turned out to be of no use: counts like a failed load."""
+        if self.fingerprint is not None:
+            self._count_failure(self.fingerprint, message)
+
+    def _count_failure(self, fingerprint: str, message: str) -> None:
         earlier = self._failures.get(fingerprint)
         times = 1 if earlier is None else earlier.times + 1
         self._failures[fingerprint] = _Failure(times, message, self._context.clock.monotonic())

@@ -14,14 +14,16 @@ from batchgen.domain.ids import JobId, ShardId
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed, Generation
 from batchgen.domain.states import CLAIMABLE_JOB_STATES
-from batchgen.engines.protocol import Finished, Outputs, Progress
+from batchgen.engines.client import EngineClient
+from batchgen.engines.protocol import Applied, Finished, Outputs, Progress
+from batchgen.engines.suspects import Suspicions
 from batchgen.storage import jobs, shards
 from batchgen.storage.jobs import CHANNEL
 from batchgen.storage.shards import WORK_CHANNEL
-from workers.autopsy import Autopsy, convicted
+from workers.autopsy import Autopsy
 from workers.context import Context
 from workers.device_record import DeviceRecord
-from workers.in_flight import InFlight
+from workers.in_flight import InFlight, Key
 from workers.prepare import failed_record
 from workers.resident import Resident
 from workers.shard_work import ShardWork
@@ -34,8 +36,6 @@ _LINES_A_TURN = 128
 _TICK_S = 0.25
 _LOOK_FOR_WORK_S = 1.0
 _DATABASE_REST_S = 0.5
-# A request that was running in so many dying workers is not tried again.
-_STRIKES_OUT = 3
 
 
 class Session:
@@ -53,6 +53,7 @@ class Session:
         self._works: dict[ShardId, ShardWork] = {}
         self._live: dict[int, InFlight] = {}
         self._ready: deque[InFlight] = deque()
+        self._doubtful: list[InFlight] = []
         self._ids = count(1)
         now = self._clock.monotonic()
         self._began = now
@@ -63,6 +64,18 @@ class Session:
         self._write_after = now
         self._drain_until: float | None = None
         self._more_to_feed = True
+        self._suspicions: Suspicions[Key] = Suspicions(
+            resident.applied.max_live if resident.applied is not None else 1
+        )
+        self._autopsy = Autopsy(
+            context,
+            resident,
+            self._suspicions,
+            run_one=self._submit_one,
+            hear=self._collect,
+            withdraw=self._withdraw_one,
+            keep_alive=self.keep_alive,
+        )
 
     def run(self, first: ClaimedShard) -> None:
         """Raises EngineError where the engine cannot be loaded again, LostLease where another
@@ -76,6 +89,9 @@ class Session:
 
     def _turn(self) -> None:
         try:
+            if self._doubtful and not self._live:
+                doubtful, self._doubtful = self._doubtful, []
+                self._run_again(self._autopsy.question(doubtful))
             self._feed()
             self._wait()
             self._collect()
@@ -93,12 +109,12 @@ class Session:
 
     def _feed(self) -> None:
         self._more_to_feed = False
-        if self._stop.is_set() or self._recycle_due():
-            return
-        client, applied = self._resident.client, self._resident.applied
-        if client is None or applied is None:
-            raise HostDied("the engine is not loaded")
-        room = applied.max_live + SPARE - len(self._live)
+        if self._stop.is_set() or self._recycle_due() or self._doubtful:
+            return  # what is live runs to its end first
+        client, applied = self._engine(), self._resident.applied
+        if applied is None:
+            raise EngineError("the engine is not loaded")
+        room = self._capacity(applied) - len(self._live)
         batch: list[InFlight] = []
         for _ in range(_LINES_A_TURN):
             if len(batch) >= room or not self._read_one(batch):
@@ -113,6 +129,28 @@ class Session:
         self._resident.submitted += len(requests)
         client.submit(requests)
 
+    def _capacity(self, applied: Applied) -> int:
+        """How many requests the engine is given at once; a spare queue only while nothing is suspected."""
+        limit = self._suspicions.live_limit
+        return limit if limit < applied.max_live else applied.max_live + SPARE
+
+    def _submit_one(self, item: InFlight) -> int:
+        client = self._engine()
+        request_id = next(self._ids)
+        self._live[request_id] = item
+        self._resident.submitted += 1
+        client.submit([item.prepared.for_engine(request_id)])
+        return request_id
+
+    def _withdraw_one(self, request_id: int) -> None:
+        if self._live.pop(request_id, None) is not None:
+            self._engine().cancel([request_id])
+
+    def _engine(self) -> EngineClient:
+        if self._resident.client is None:
+            raise EngineError("the engine is not loaded")
+        return self._resident.client
+
     def _read_one(self, batch: list[InFlight]) -> bool:
         """One more line: into the batch, or to its record where it cannot run. False: no line is left."""
         if self._ready:
@@ -125,12 +163,12 @@ class Session:
         line = work.next_line()
         if line is None:
             return True
-        if work.strikes.get(line.index, 0) >= _STRIKES_OUT:
-            work.add(failed_record(line, convicted("several workers died while it ran")))
-            return True
         prepared = preparer.prepare(work.claimed, line)
         if isinstance(prepared, Failed):
             work.add(failed_record(line, prepared))
+        elif line.index in work.strikes:
+            self._doubtful.append(InFlight(work, line, prepared))
+            return False
         else:
             batch.append(InFlight(work, line, prepared))
         return True
@@ -176,12 +214,9 @@ class Session:
     # Collecting
 
     def _wait(self) -> None:
-        client = self._resident.client
-        if client is None:
-            raise HostDied("the engine is not loaded")
         if self._more_to_feed:
             return
-        heard = [client.fileno(), self._stop.fileno()]
+        heard = [self._engine().fileno(), self._stop.fileno()]
         listener = self._record.listener.fileno()
         if listener is not None:
             heard.append(listener)
@@ -189,12 +224,11 @@ class Session:
         due = min(self._next_heartbeat, self._next_checkpoint, now + _TICK_S)
         select.select(heard, [], [], max(due - now, 0.0))
 
-    def _collect(self) -> None:
-        client = self._resident.client
-        if client is None:
-            raise HostDied("the engine is not loaded")
-        for event in client.poll(0):
+    def _collect(self, timeout_s: float = 0.0) -> None:
+        for event in self._engine().poll(timeout_s):
             if isinstance(event, Outputs):
+                ended = [self._live[f.id].key for f in event.finished if f.id in self._live]
+                self._suspicions.finished(ended)
                 for finished in event.finished:
                     self._take(finished)
             elif isinstance(event, Progress):
@@ -325,6 +359,7 @@ class Session:
         for request_id in ids:
             del self._live[request_id]
         self._ready = deque(i for i in self._ready if i.work.claimed.id not in gone)
+        self._doubtful = [i for i in self._doubtful if i.work.claimed.id not in gone]
         if ids and self._resident.client is not None:
             self._resident.client.cancel(ids)
 
@@ -340,13 +375,10 @@ class Session:
     def _survive(self, death: HostDied | HostHung) -> None:
         """Start the engine again, find out who killed it, and go on."""
         in_flight, self._live = self._live, {}
-        autopsy = Autopsy(self._context, self._resident, self._ids, self.keep_alive)
-        try:
-            survivors = autopsy.conduct(death, in_flight)
-        except EngineError:
-            self._ready.extendleft(reversed(in_flight.values()))
-            raise
-        held = [item for item in survivors if item.work.claimed.id in self._works]
+        self._run_again(self._autopsy.conduct(death, in_flight))
+
+    def _run_again(self, items: Iterable[InFlight]) -> None:
+        held = [item for item in items if item.work.claimed.id in self._works]
         self._ready.extendleft(reversed(held))
 
     def _rest_database(self) -> None:

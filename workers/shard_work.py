@@ -15,9 +15,7 @@ from batchgen.storage.session import Database
 class ShardWork:
     """Starts from what earlier holders wrote down. Every write is fenced and may raise LostLease."""
 
-    def __init__(
-        self, database: Database, store: ObjectStore, claimed: ClaimedShard
-    ) -> None:
+    def __init__(self, database: Database, store: ObjectStore, claimed: ClaimedShard) -> None:
         self.claimed = claimed
         self._database = database
         self._store = store
@@ -41,6 +39,9 @@ class ShardWork:
     def has_fresh(self) -> bool:
         """There are records that are not written down yet."""
         return bool(self._fresh)
+
+    def has_record(self, index: int) -> bool:
+        return index in self._records
 
     def next_line(self) -> RequestLine | None:
         """The next line without a record; None when all have been handed out."""
@@ -82,9 +83,7 @@ class ShardWork:
 
     def _next_key(self) -> str:
         claimed = self.claimed
-        return records.object_key(
-            claimed.job_id, claimed.plan.seq, claimed.token, self._written
-        )
+        return records.object_key(claimed.job_id, claimed.plan.seq, claimed.token, self._written)
 
     def _note_written(self) -> None:
         # Only after the commit: a write that failed is tried again with the same records.
