@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -78,6 +80,25 @@ def test_messages_say_what_the_order_holds(training: list[Example]) -> None:
         assert (order.unit if order.quantity == 1 else words.UNITS[order.unit]) in text
         assert "{" not in text
         assert "  " not in text
+
+
+def test_made_up_names_come_on_request_and_never_to_the_held_out_orders() -> None:
+    plain = {example.order.customer for example in islice(examples(1, "training"), 500)}
+    mixed = [e.order for e in islice(examples(1, "training", made_up_share=0.5), 500)]
+    known = set(words.FIRST_NAMES)
+    assert all(customer.split()[0] in known for customer in plain)
+    made_up = sum(order.customer.split()[0] not in known for order in mixed)
+    assert 150 < made_up < 350
+    assert any(order.city not in words.CITIES for order in mixed)
+
+
+def test_the_orders_need_the_standard_library_only() -> None:
+    code = (
+        "import sys, batchgen.demo.orders;"
+        "print(sorted({'torch', 'tokenizers', 'numpy', 'openvino'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_batch_line_is_a_greedy_chat_completion_with_the_instruction_first() -> None:
