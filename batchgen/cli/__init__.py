@@ -1,0 +1,1 @@
+"""The command line: a thin tree of commands over the HTTP client and the local stack."""

@@ -1,0 +1,52 @@
+"""`batchgen metrics` and `manifest`: how fast a job was, and what it really used."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from batchgen.cli.api_command import Api, api_command
+from batchgen.cli.options import JobId
+
+
+def add_to(app: typer.Typer) -> None:
+    @api_command(app, "metrics")
+    def metrics(api: Api, job_id: JobId) -> None:
+        """Show a job's metrics. What cannot be measured says why (docs/metrics.md defines each)."""
+        from batchgen.cli.render import print_json
+
+        found = api.client.metrics(job_id)
+        if api.as_json:
+            print_json(found)
+        else:
+            print_metrics(found)
+
+    @api_command(app, "manifest")
+    def manifest(api: Api, job_id: JobId) -> None:
+        """Print what a job really used: model, engine settings as applied, machines (JSON)."""
+        from batchgen.cli.render import print_json
+
+        print_json(api.client.manifest(job_id))
+
+
+def print_metrics(found: Mapping[str, Any]) -> None:
+    """Single values, then the distributions over requests."""
+    from batchgen.cli.render import note, print_table
+
+    if found.get("simulated"):
+        note("simulated: a scripted engine made these figures, no model was computed")
+    print_table(
+        ["METRIC", ">VALUE", "UNIT", "WHY NOT"],
+        (
+            (name, value["value"], value["unit"], value["reason"] or "")
+            for name, value in found["values"].items()
+        ),
+    )
+    quantiles = ("mean", "p50", "p90", "p95", "p99", "max")
+    print_table(
+        ["PER REQUEST", "UNIT", ">N", *(f">{q.upper()}" for q in quantiles)],
+        (
+            (name, d["unit"], d["n"], *(d.get(q) for q in quantiles))
+            for name, d in found["distributions"].items()
+        ),
+    )
