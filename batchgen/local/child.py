@@ -42,10 +42,10 @@ class ChildProcess:
         run_dir: Path,
     ):
         self.name = spec.name
-        self.log_path = log_path
+        self.log_path = log_path.absolute()
         self._spec = spec
         self._cwd = cwd
-        self._ready_file = run_dir / f"{spec.name}.ready"
+        self._ready_file = run_dir.absolute() / f"{spec.name}.ready"
         self._env = {**env, **spec.env, "BATCHGEN_READY_FILE": str(self._ready_file)}
         self._process: spawn.Child | None = None
 

@@ -54,7 +54,7 @@ def environment_of(settings: Settings, state: StackState) -> dict[str, str]:
     return {
         **os.environ,
         **chosen,
-        "BATCHGEN_DATA_DIR": str(settings.data_dir),
+        "BATCHGEN_DATA_DIR": str(settings.data_dir.absolute()),
         "BATCHGEN_DATABASE_URL": state.database_url,
         "BATCHGEN_BROKER_URL": state.broker_url,
         "BATCHGEN_STORE_URL": state.store_url,

@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from batchgen.local import logs
+from batchgen.local.credentials import credentials_path
 from batchgen.local.postgres import EmbeddedPostgres
 from batchgen.local.supervise import Part, ServerPart
 from batchgen.local.valkey import EmbeddedValkey
@@ -13,10 +14,10 @@ from batchgen.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReadyDatabase:
-    """A database with the schema of this version; `first_key` where it had no key yet."""
+    """A database with the schema of this version; `new_key` where this machine needed one."""
 
     url: str
-    first_key: str | None
+    new_key: str | None
 
 
 class Servers:
@@ -51,7 +52,8 @@ class Servers:
         # Alembic and SQLAlchemy: half a second that only a start should cost.
         from batchgen.local.schema import prepare  # noqa: PLC0415
 
-        return ReadyDatabase(url=url, first_key=prepare(url))
+        lost = self._postgres is not None and not credentials_path(self._settings).exists()
+        return ReadyDatabase(url=url, new_key=prepare(url, replace_lost_key=lost))
 
     def _bring_broker(self) -> str:
         if self._valkey is None:

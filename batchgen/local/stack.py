@@ -44,8 +44,8 @@ class Stack:
 
     Outside servers are used where the settings name them. A port that was asked for must be free;
     the default one is replaced by a free one where it is taken. `device_names` None means every
-    device that is found. `report` gets lines fit for a log; the first API key, which is not, goes
-    to `show_first_key`.
+    device that is found. `report` gets lines fit for a log; a new API key, which is not, goes to
+    `show_key`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Stack:
         port: int | None = None,
         device_names: Sequence[str] | None = None,
         report: Report = print,
-        show_first_key: Report | None = None,
+        show_key: Report | None = None,
         children_for: ChildrenFor = children_of,
         ready_timeout_s: float = 120.0,
     ):
@@ -66,7 +66,7 @@ class Stack:
         self._insist_on_port = port is not None or "port" in settings.model_fields_set
         self._device_names = device_names
         self._report = report
-        self._show_first_key = show_first_key
+        self._show_key = show_key
         self._children_for = children_for
         self._ready_timeout_s = ready_timeout_s
         self._stop = threading.Event()
@@ -152,7 +152,7 @@ class Stack:
             broker_url=broker.result(),
             store_url=settings.store,
         )
-        self._keep_credentials(database.result().first_key)
+        self._keep_credentials(database.result().new_key)
         for reason in devices.result().unusable:
             self._report(reason)
         return devices.result()
@@ -173,13 +173,13 @@ class Stack:
         named = tuple(FoundDevice(name, "asked for") for name in self._device_names)
         return Devices(named or (CPU,))
 
-    def _keep_credentials(self, first_key: str | None) -> None:
+    def _keep_credentials(self, new_key: str | None) -> None:
         """Leave the URL and the key where the command line of this machine looks for them."""
-        if first_key is not None:
-            write_credentials(self._settings, Credentials(self._state.api_url, first_key))
-            self._report(f"the first API key is in {credentials_path(self._settings)}")
-            if self._show_first_key is not None:
-                self._show_first_key(first_key)
+        if new_key is not None:
+            write_credentials(self._settings, Credentials(self._state.api_url, new_key))
+            self._report(f"an API key is in {credentials_path(self._settings)}")
+            if self._show_key is not None:
+                self._show_key(new_key)
             return
         known = read_credentials(self._settings)
         if known is None:
@@ -276,7 +276,7 @@ def up(
     port: int | None = None,
     device_names: Sequence[str] | None = None,
     report: Report = print,
-    show_first_key: Report | None = None,
+    show_key: Report | None = None,
 ) -> None:
     """Run the stack in this process until Ctrl-C, SIGTERM or SIGHUP; call it in the main thread.
 
@@ -288,7 +288,7 @@ def up(
         port=port,
         device_names=device_names,
         report=report,
-        show_first_key=show_first_key,
+        show_key=show_key,
     )
     with stopped_by_signals(stack), contextlib.suppress(StoppedEarly):
         stack.run()

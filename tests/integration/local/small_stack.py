@@ -41,7 +41,7 @@ def main(data_dir: str, *options: str) -> None:
         port=0 if port is None else port,
         device_names=["CPU"],
         report=lambda text: print(text, flush=True),
-        show_first_key=lambda key: print(f"shown {key}", flush=True),
+        show_key=lambda key: print(f"shown {key}", flush=True),
         children_for=small_children,
         ready_timeout_s=15.0,
     )
