@@ -8,6 +8,7 @@ from batchgen.domain.errors import EngineError, LostLease, Unavailable
 from batchgen.domain.ids import DeviceId
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
+from batchgen.engines.protocol import EngineStats
 from batchgen.engines.spec import decode_spec
 from batchgen.storage import jobs, shards
 from workers.context import Context
@@ -37,6 +38,17 @@ class DeviceWorker:
     @property
     def id(self) -> DeviceId:
         return self._record.id
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine host's process; None while none is loaded."""
+        client = self._resident.client
+        return None if client is None else client.pid
+
+    @property
+    def engine_stats(self) -> EngineStats | None:
+        """The engine's counters as last reported."""
+        return self._resident.last_stats
 
     def start(self) -> None:
         """Take the device. Raises Conflict where another worker serves it, Unavailable."""
