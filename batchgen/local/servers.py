@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from batchgen.local import logs
 from batchgen.local.credentials import credentials_path
+from batchgen.local.phases import Phases
 from batchgen.local.postgres import EmbeddedPostgres
 from batchgen.local.supervise import Part, ServerPart
 from batchgen.local.valkey import EmbeddedValkey
@@ -23,8 +24,9 @@ class ReadyDatabase:
 class Servers:
     """Started side by side, stopped broker first. An outside server is never stopped."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings, phases: Phases):
         self._settings = settings
+        self._phases = phases
         self._postgres_log = settings.log_dir / "postgres.log"
         self._valkey_log = settings.log_dir / "valkey.log"
         self._postgres = (
@@ -47,19 +49,22 @@ class Servers:
             url = self._settings.database_url
         else:
             logs.rotate(self._postgres_log)
-            self._postgres.start()
+            with self._phases.measure("postgres"):
+                self._postgres.start()
             url = self._postgres.url
-        # Alembic and SQLAlchemy: half a second that only a start should cost.
-        from batchgen.local.schema import prepare  # noqa: PLC0415
-
         lost = self._postgres is not None and not credentials_path(self._settings).exists()
-        return ReadyDatabase(url=url, new_key=prepare(url, replace_lost_key=lost))
+        with self._phases.measure("schema"):
+            # Alembic and SQLAlchemy: half a second that only a start should cost.
+            from batchgen.local.schema import prepare  # noqa: PLC0415
+
+            return ReadyDatabase(url=url, new_key=prepare(url, replace_lost_key=lost))
 
     def _bring_broker(self) -> str:
         if self._valkey is None:
             return self._settings.broker_url
         logs.rotate(self._valkey_log)
-        self._valkey.start()
+        with self._phases.measure("valkey"):
+            self._valkey.start()
         return self._valkey.url
 
     def parts(self) -> Sequence[Part]:

@@ -24,6 +24,7 @@ from batchgen.local.credentials import (
 )
 from batchgen.local.devices import CPU, Devices, FoundDevice, discover_devices
 from batchgen.local.lock import DirectoryLock
+from batchgen.local.phases import Phases
 from batchgen.local.servers import Servers
 from batchgen.local.state import PartState, StackState
 from batchgen.local.supervise import Part, Report, Supervisor
@@ -71,6 +72,7 @@ class Stack:
         self._ready_timeout_s = ready_timeout_s
         self._stop = threading.Event()
         self._hurry = False
+        self._phases = Phases()
         self._state: StackState
 
     def request_stop(self) -> None:
@@ -91,7 +93,7 @@ class Stack:
                 listening.listen(self._host, self._port, insist=self._insist_on_port)
             )
             executor = ThreadPoolExecutor(max_workers=6, thread_name_prefix="batchgen-up")
-            servers = Servers(self._settings)
+            servers = Servers(self._settings, self._phases)
             # Twice: the first stop ends a start that still waits, the second one what has
             # nevertheless come up before the executor was empty.
             cleanup.callback(servers.stop)
@@ -102,7 +104,9 @@ class Stack:
             cleanup.callback(self._end_children, children)
             parts: list[Part] = [*servers.parts(), *children]
             supervisor = Supervisor(parts, executor=executor, report=self._report)
-            self._bring_to_ready(children, supervisor, parts, executor)
+            with self._phases.measure("children"):
+                self._bring_to_ready(children, supervisor, parts, executor)
+            self._write_state(parts, supervisor, ready=True)
             self._report(
                 f"ready at {self._state.api_url} after {time.monotonic() - began:.1f} s; "
                 "Ctrl-C stops it"
@@ -169,7 +173,8 @@ class Stack:
 
     def _find_devices(self) -> Devices:
         if self._device_names is None:
-            return discover_devices()
+            with self._phases.measure("devices"):
+                return discover_devices()
         named = tuple(FoundDevice(name, "asked for") for name in self._device_names)
         return Devices(named or (CPU,))
 
@@ -232,7 +237,6 @@ class Stack:
                     )
             if waiting and self._stop.wait(0.05):
                 raise StoppedEarly("stopped before it was ready")
-        self._write_state(parts, supervisor, ready=True)
 
     def _end_children(self, children: Sequence[ChildProcess]) -> None:
         """Ask all to end at once, and wait for them together."""
@@ -255,6 +259,7 @@ class Stack:
             replace(
                 self._state,
                 ready=ready,
+                phases=dict(self._phases.seconds),
                 parts=tuple(
                     PartState(
                         name=part.name,

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ class PartState:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """A stack: its supervisor's process id, where it is reached, and its processes."""
+    """A stack: its supervisor's process id, where it is reached, and its processes.
+
+    `phases` are the seconds that the steps of its start took.
+    """
 
     pid: int
     api_url: str
@@ -32,7 +36,8 @@ class StackState:
     broker_url: str
     store_url: str
     ready: bool = False
-    parts: tuple[PartState, ...] = field(default=())
+    parts: tuple[PartState, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def lock_path(settings: Settings) -> Path:
