@@ -23,7 +23,8 @@ FINALIZE = "batchgen.finalize"
 SWEEP = "batchgen.sweep"
 SERVE = "batchgen.serve"
 
-# After a failed ring the broker is left alone for this long, so that no caller waits again and again.
+# After a failed ring the broker is left alone for this long, so that no caller waits again and
+# again.
 _REST_S = 2.0
 
 
@@ -41,13 +42,13 @@ class NoBells:
     """For where there is no broker: pollers find the work."""
 
     def ring_ingest(self, job_id: JobId) -> None:
-        return
+        """Nobody hears it."""
 
     def ring_finalize(self, job_id: JobId) -> None:
-        return
+        """Nobody hears it."""
 
     def ring_devices(self, pool: str) -> None:
-        return
+        """Nobody hears it."""
 
 
 def control_queue(settings: Settings) -> str:

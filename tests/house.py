@@ -1,4 +1,6 @@
-"""A small house to test in: real database, real object store, real engine hosts; jobs in a line or two."""
+"""A small house to test in: real database, real object store, real engine hosts; jobs in a line or
+two.
+"""
 
 import json
 import uuid
@@ -73,9 +75,7 @@ class House:
         """A job in validation."""
         body = data if isinstance(data, bytes) else jsonl(data)
         asked = {"project": PROJECT, "input_file_id": self.upload(body)} | asked
-        return submit.submit(
-            self.database, self.bells, self.settings, submit.Submission(**asked)
-        )
+        return submit.submit(self.database, self.bells, self.settings, submit.Submission(**asked))
 
     def queue(self, data: bytes | Sequence[dict[str, Any]], **asked: Any) -> Job:
         """A job that has been through ingest."""
@@ -85,9 +85,7 @@ class House:
 
     def worker(self, device: str = "CPU", pool: str = "default") -> DeviceWorker:
         """A device worker that has taken its device; `leave` it at the end."""
-        context = Context(
-            self.settings, self.database, self.store, self.bells, SystemClock()
-        )
+        context = Context(self.settings, self.database, self.store, self.bells, SystemClock())
         made = DeviceWorker(context, device, pool)
         made.start()
         return made

@@ -1,4 +1,6 @@
-"""The Celery applications: one for the control worker (with its beat), one for each device's worker."""
+"""The Celery applications: one for the control worker (with its beat), one for each device's
+worker.
+"""
 
 import functools
 import os
@@ -41,15 +43,15 @@ def run_control(settings: Settings) -> None:
     app = _app(settings)
     stop = Stop()
 
-    @app.task(name=INGEST)  # type: ignore[untyped-decorator]
+    @app.task(name=INGEST)
     def ingest(job_id: str) -> None:
         worker.ingest(JobId(job_id))
 
-    @app.task(name=FINALIZE)  # type: ignore[untyped-decorator]
+    @app.task(name=FINALIZE)
     def finalize(job_id: str) -> None:
         worker.finalize(JobId(job_id))
 
-    @app.task(name=SWEEP)  # type: ignore[untyped-decorator]
+    @app.task(name=SWEEP)
     def sweep() -> None:
         worker.sweep()
 
@@ -67,13 +69,15 @@ def run_control(settings: Settings) -> None:
 
 
 def run_device(settings: Settings, device: str, pool: str) -> None:
-    """Run a device's worker until SIGTERM. Raises Conflict where the device has a worker already."""
+    """Run a device's worker until SIGTERM. Raises Conflict where the device has a worker
+    already.
+    """
     context = Context.from_settings(settings)
     worker = DeviceWorker(context, device, pool)
     worker.start()
     app = _app(settings)
 
-    @app.task(name=SERVE)  # type: ignore[untyped-decorator]
+    @app.task(name=SERVE)
     def serve() -> None:
         try:
             worker.serve()
@@ -113,9 +117,8 @@ def run_beat(settings: Settings) -> None:
 
 def _app(settings: Settings) -> Celery:
     app = Celery("batchgen", set_as_current=False)
-    app.conf.update(celery_configuration(settings))
-    if not settings.broker_url:
-        app.conf.broker_url = _NO_BROKER
+    without = {} if settings.broker_url else {"broker_url": _NO_BROKER}
+    app.conf.update(celery_configuration(settings) | without)
     return app
 
 
@@ -152,7 +155,7 @@ def _run(
 def _step(
     stop: Stop, poller: Poller, leave: Callable[[], None], ready: Callable[[], None]
 ) -> type[bootsteps.StartStopStep]:
-    class PollerStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    class PollerStep(bootsteps.StartStopStep):
         """The poller lives from after the pool's start to before its end."""
 
         requires = ("celery.worker.components:Pool",)

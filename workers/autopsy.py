@@ -1,4 +1,5 @@
-"""After an engine's death: start it again, find the request that killed it, and let the others live.
+"""After an engine's death: start it again, find the request that killed it, and let the others
+live.
 
 The reasoning is in engines/suspects.py; here its questions are put to a real engine.
 """
@@ -29,8 +30,8 @@ def convicted(why: str) -> Failed:
 class Autopsy:
     """Conducts one session's investigations.
 
-    `run_one` submits a request alone and returns its id, `hear` takes what the engine has to say (and raises its
-    death), `withdraw` takes a request back that has not ended.
+    `run_one` submits a request alone and returns its id, `hear` takes what the engine has to say
+    (and raises its death), `withdraw` takes a request back that has not ended.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class Autopsy:
     def conduct(self, death: HostDied | HostHung, in_flight: dict[int, InFlight]) -> list[InFlight]:
         """Returns those to run again, in their old order; the guilty have their error line.
 
-        Raises EngineError where the engine cannot be loaded again or crashes on whatever it is given.
+        Raises EngineError where the engine cannot be loaded again or crashes on whatever it is
+        given.
         """
         client = self._resident.client
         if client is None:
@@ -69,7 +71,8 @@ class Autopsy:
         return self._investigate(investigation, items, str(death))
 
     def question(self, doubtful: Iterable[InFlight]) -> list[InFlight]:
-        """Run alone those whose probes an earlier worker did not live to finish; returns the innocent.
+        """Run alone those whose probes an earlier worker did not live to finish; returns the
+        innocent.
 
         Call it only while the engine has nothing else to do. Raises as `conduct`.
         """

@@ -1,4 +1,6 @@
-"""The control worker's deeds: ingest, finalize, sweep. Each may be asked for at any time, any number of times."""
+"""The control worker's deeds: ingest, finalize, sweep. Each may be asked for at any time, any
+number of times.
+"""
 
 from batchgen.domain.ids import JobId
 from batchgen.services import finalize, ingest, sweep
@@ -7,7 +9,9 @@ from workers.context import Context
 
 
 class ControlWorker:
-    """What the control tasks call. The control lease in the database sees to it that none does another's work."""
+    """What the control tasks call. The control lease in the database sees to it that none does
+    another's work.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context

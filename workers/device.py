@@ -1,4 +1,6 @@
-"""A device's worker: takes the device, serves whatever there is, keeps the engine warm in between."""
+"""A device's worker: takes the device, serves whatever there is, keeps the engine warm in
+between.
+"""
 
 import threading
 
@@ -23,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceWorker:
-    """`serve` may be called from any thread, at any time, as often as bells ring: one call works, the
-    others return at once.
+    """`serve` may be called from any thread, at any time, as often as bells ring: one call works,
+    the others return at once.
     """
 
     def __init__(self, context: Context, device: str, pool: str) -> None:

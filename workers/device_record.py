@@ -33,7 +33,8 @@ class DeviceRecord:
         self.listener = Listener(context.settings.database_url, [CHANNEL, WORK_CHANNEL])
 
     def take(self) -> int:
-        """Lock and register the device, and free what a dead predecessor held; returns how many shards.
+        """Lock and register the device, and free what a dead predecessor held; returns how many
+        shards.
 
         Raises Conflict where another worker serves it.
         """
@@ -74,7 +75,9 @@ class DeviceRecord:
         devices.beat(tx, self.id, self._token, state=state, detail=detail, session_id=session_id)
 
     def leave(self) -> None:
-        """The device has no worker any more. Raises Unavailable, LostLease; the lock is free all the same."""
+        """The device has no worker any more. Raises Unavailable, LostLease; the lock is free all
+        the same.
+        """
         try:
             self.beat("stopped")
         finally:

@@ -12,7 +12,9 @@ log = structlog.get_logger(__name__)
 
 
 class Poller:
-    """Calls `look` every `every_s` seconds until the stop is set; a lost device ends the process."""
+    """Calls `look` every `every_s` seconds until the stop is set; a lost device ends the
+    process.
+    """
 
     def __init__(
         self, look: Callable[[], object], every_s: float, stop: Stop, on_lost: Callable[[], None]
@@ -34,11 +36,11 @@ class Poller:
             try:
                 self._look()
             except LostLease as error:
-                log.error("lost_to_another_worker", reason=str(error))
+                log.warning("lost_to_another_worker", reason=str(error))
                 self._on_lost()
                 return
             except Unavailable as error:
                 log.warning("cannot_look_for_work", reason=str(error))
-            except BatchgenError as error:
-                log.error("look_failed", reason=str(error))
+            except BatchgenError:
+                log.exception("look_failed")
             self._stop.wait(self._every_s)

@@ -1,4 +1,6 @@
-"""From a line of the input to a request that an engine takes, or to its error; and back to records."""
+"""From a line of the input to a request that an engine takes, or to its error; and back to
+records.
+"""
 
 import time
 from dataclasses import dataclass, replace
@@ -103,8 +105,8 @@ class Preparer:
             return Failed(
                 400,
                 "context_length_exceeded",
-                f"the prompt has {len(ids)} tokens and max_tokens asks for {asked}; the model takes "
-                f"{self._max_model_len} in all: ask for at most {room}",
+                f"the prompt has {len(ids)} tokens and max_tokens asks for {asked}; the model "
+                f"takes {self._max_model_len} in all: ask for at most {room}",
                 "max_tokens",
             )
         sampling = request.sampling if asked else replace(request.sampling, max_tokens=room)

@@ -67,7 +67,9 @@ class Resident:
         return known.message
 
     def load(self, spec: EngineSpec, fingerprint: str, while_waiting: Callable[[], None]) -> None:
-        """Load the engine in a fresh host. Raises EngineError; what `while_waiting` raises passes on."""
+        """Load the engine in a fresh host. Raises EngineError; what `while_waiting` raises passes
+        on.
+        """
         self.unload("replaced")
         settings = self._context.settings
         bound = _bound(spec, self._device, settings, fingerprint)

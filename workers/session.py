@@ -1,7 +1,8 @@
 """A session: one loaded engine kept busy with shards: claim -> feed -> collect -> write down.
 
-The running batch never drains between shards or jobs: as long as the engine has room, the next lines are
-read, from the next shard if need be. One thread does it all; the engine computes in its own process.
+The running batch never drains between shards or jobs: as long as the engine has room, the next
+lines are read, from the next shard if need be. One thread does it all; the engine computes in its
+own process.
 """
 
 import select
@@ -130,7 +131,9 @@ class Session:
         client.submit(requests)
 
     def _capacity(self, applied: Applied) -> int:
-        """How many requests the engine is given at once; a spare queue only while nothing is suspected."""
+        """How many requests the engine is given at once; a spare queue only while nothing is
+        suspected.
+        """
         limit = self._suspicions.live_limit
         return limit if limit < applied.max_live else applied.max_live + SPARE
 
@@ -152,7 +155,9 @@ class Session:
         return self._resident.client
 
     def _read_one(self, batch: list[InFlight]) -> bool:
-        """One more line: into the batch, or to its record where it cannot run. False: no line is left."""
+        """One more line: into the batch, or to its record where it cannot run. False: no line is
+        left.
+        """
         if self._ready:
             batch.append(self._ready.popleft())
             return True
@@ -300,7 +305,8 @@ class Session:
             self._heartbeat(now)
         except Unavailable:
             if now >= self._lease_ends:
-                # Others may hold these shards by now: what is not written down is not ours to write.
+                # Others may hold these shards by now: what is not written down is not ours to
+                # write.
                 for work in list(self._works.values()):
                     self._forget(work)
             self._next_heartbeat = now + _DATABASE_REST_S

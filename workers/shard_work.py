@@ -13,7 +13,9 @@ from batchgen.storage.session import Database
 
 
 class ShardWork:
-    """Starts from what earlier holders wrote down. Every write is fenced and may raise LostLease."""
+    """Starts from what earlier holders wrote down. Every write is fenced and may raise
+    LostLease.
+    """
 
     def __init__(self, database: Database, store: ObjectStore, claimed: ClaimedShard) -> None:
         self.claimed = claimed

@@ -4,7 +4,7 @@ import os
 import threading
 
 
-class Stopped(Exception):  # noqa: N818 - the exception says what happened, as the error tree does
+class Stopped(Exception):
     """The worker is to end, and this work has been left as it was."""
 
 

@@ -85,7 +85,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How a job's request lines stand; each line is in exactly one of completed, failed, or open."""
+    """How a job's request lines stand; each line is in exactly one of completed, failed, or
+    open.
+    """
 
     total: int = 0
     completed: int = 0
@@ -192,7 +194,8 @@ class ClaimedShard:
 class SegmentDraft:
     """What a holder writes at a checkpoint: where the object lies and what is in it.
 
-    `output_indexes` and `error_indexes` are request indexes, in the order of the lines in the object.
+    `output_indexes` and `error_indexes` are request indexes, in the order of the lines in the
+    object.
     """
 
     object_key: str
@@ -220,14 +223,21 @@ class Segment:
     def span(self, section: Section) -> tuple[int, int]:
         """The section's byte range [start, end) in the object."""
         d = self.draft
-        match section:
-            case Section.OUTPUT:
-                return 0, d.output_bytes
-            case Section.TIMINGS:
-                return d.output_bytes, d.output_bytes + d.timings_bytes
-            case Section.ERROR:
-                start = d.output_bytes + d.timings_bytes
-                return start, start + d.error_bytes
+        return section_span(section, d.output_bytes, d.timings_bytes, d.error_bytes)
+
+
+def section_span(
+    section: Section, output_bytes: int, timings_bytes: int, error_bytes: int
+) -> tuple[int, int]:
+    """A section's byte range [start, end) in a segment object whose sections have these sizes."""
+    match section:
+        case Section.OUTPUT:
+            return 0, output_bytes
+        case Section.TIMINGS:
+            return output_bytes, output_bytes + timings_bytes
+        case Section.ERROR:
+            start = output_bytes + timings_bytes
+            return start, start + error_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ class FinishReason(StrEnum):
 class Timings:
     """One request's events, in nanoseconds of the machine's monotonic clock.
 
-    `t_enq` given to the engine, `t_adm` first scheduled, `t_first` first output token, `t_last` last
-    output token; None where the engine cannot tell or nothing was generated.
+    `t_enq` given to the engine, `t_adm` first scheduled, `t_first` first output token, `t_last`
+    last output token; None where the engine cannot tell or nothing was generated.
     """
 
     t_enq: int

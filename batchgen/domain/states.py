@@ -1,4 +1,6 @@
-"""The life of a job and of a shard: one transition table each; everything else derives from them."""
+"""The life of a job and of a shard: one transition table each; everything else derives from
+them.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum

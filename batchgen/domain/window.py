@@ -8,7 +8,9 @@ _UNITS = {"m": 60, "h": 3_600, "d": 86_400}
 
 
 def window_seconds(written: str, *, longest_s: int) -> int:
-    """The window in seconds. Raises InvalidRequest for another form, zero, or one over `longest_s`."""
+    """The window in seconds. Raises InvalidRequest for another form, zero, or one over
+    `longest_s`.
+    """
     match = re.fullmatch(r"([0-9]{1,9})([mhd])", written)
     if match is None:
         raise InvalidRequest(

@@ -17,8 +17,8 @@ _ENDING = frozenset(
 def cancel(database: Database, bells: Bells, job_id: JobId, project: Project) -> Job:
     """Finished lines are kept, the others end as `batch_cancelled`.
 
-    A job that is ending already, or was cancelled before, comes back as it is. Raises NotFound, or Conflict
-    where it is completed, failed or expired.
+    A job that is ending already, or was cancelled before, comes back as it is. Raises NotFound, or
+    Conflict where it is completed, failed or expired.
     """
     with database.unit_of_work() as tx:
         job = jobs.get(tx, job_id, project=project)

@@ -21,6 +21,7 @@ from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
 _SHARDS_AT_ONCE = 16
+_SEGMENTS_A_RENEWAL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,112 +37,120 @@ def run_once(
 ) -> Finalized | None:
     """End the job if its work is over; None where another is at it or nothing is due.
 
-    Killed at any point, it can be run again: shards are cut one transaction each, and the files appear in
-    the transaction that makes the job terminal.
+    Killed at any point, it can be run again: shards are cut one transaction each, and the files
+    appear in the transaction that makes the job terminal.
     """
     with database.unit_of_work() as tx:
         token = jobs.claim_control(tx, job_id, settings.lease_s)
     if token is None:
         return None
     try:
-        return _run(database, store, settings, job_id, token)
+        return _Closing(database, store, settings.lease_s, job_id, token).run()
+    except LostLease:
+        return None
     finally:
         with database.unit_of_work() as tx:
             jobs.release_control(tx, job_id, token)
 
 
-def _run(
-    database: Database, store: ObjectStore, settings: Settings, job_id: JobId, token: LeaseToken
-) -> Finalized | None:
-    with database.unit_of_work() as tx:
-        state = jobs.renew_control(tx, job_id, token, settings.lease_s)
-        if state in job_states_taking(JobEvent.WORKED_OFF) and not shards.unfinished(tx, job_id):
-            state = jobs.advance(tx, job_id, JobEvent.WORKED_OFF)
-    if state not in PUBLISHABLE_JOB_STATES:
-        return None
-    if state is not JobState.FINALIZING:
-        reason = CutReason.EXPIRED if state is JobState.EXPIRING else CutReason.CANCELLED
-        _cut_pending(database, store, settings, job_id, token, reason)
-        with database.unit_of_work() as tx:
-            if shards.leased_of(tx, job_id):
-                # Its holder is writing down what it has; it, or the sweeper, rings again.
-                return Finalized(state, published=False)
-    return _publish(database, store, settings, job_id, token)
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """One holder's work on one job, under the control lease `token`."""
 
+    database: Database
+    store: ObjectStore
+    lease_s: float
+    job_id: JobId
+    token: LeaseToken
 
-def _cut_pending(
-    database: Database,
-    store: ObjectStore,
-    settings: Settings,
-    job_id: JobId,
-    token: LeaseToken,
-    reason: CutReason,
-) -> None:
-    with database.unit_of_work() as tx:
-        source = jobs.input_key(tx, job_id)
-    while True:
-        with database.unit_of_work() as tx:
-            jobs.renew_control(tx, job_id, token, settings.lease_s)
-            pending = shards.pending_of(tx, job_id, limit=_SHARDS_AT_ONCE)
-        if not pending:
+    def run(self) -> Finalized | None:
+        with self.database.unit_of_work() as tx:
+            state = self._hold(tx)
+            worked_off = state in job_states_taking(JobEvent.WORKED_OFF)
+            if worked_off and not shards.unfinished(tx, self.job_id):
+                state = jobs.advance(tx, self.job_id, JobEvent.WORKED_OFF)
+        if state not in PUBLISHABLE_JOB_STATES:
+            return None
+        if state is not JobState.FINALIZING:
+            expired = state is JobState.EXPIRING
+            self._cut_pending(CutReason.EXPIRED if expired else CutReason.CANCELLED)
+            with self.database.unit_of_work() as tx:
+                if shards.leased_of(tx, self.job_id):
+                    # Its holder is writing down what it has; it, or the sweeper, rings again.
+                    return Finalized(state, published=False)
+        return self._publish()
+
+    def _hold(self, tx: Connection) -> JobState:
+        return jobs.renew_control(tx, self.job_id, self.token, self.lease_s)
+
+    def _cut_pending(self, reason: CutReason) -> None:
+        while True:
+            with self.database.unit_of_work() as tx:
+                self._hold(tx)
+                source = jobs.input_key(tx, self.job_id)
+                pending = shards.pending_of(tx, self.job_id, limit=_SHARDS_AT_ONCE)
+            if not pending:
+                return
+            for shard_id, plan in pending:
+                self._cut_shard(shard_id, plan, source, Cut(reason))
+
+    def _cut_shard(self, shard_id: ShardId, plan: ShardPlan, source: str, cut: Cut) -> None:
+        with self.database.unit_of_work() as tx:
+            earlier = shards.segments_of_shard(tx, shard_id)
+        found, usage = records.read(self.store, earlier)
+        data = self.store.get_range(source, plan.byte_start, plan.byte_end)
+        for line in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
+            if line.index not in found:
+                error = cut_line(custom_id_of(line.raw), cut)
+                found[line.index] = records.Record(line.index, error)
+        key = records.object_key(self.job_id, plan.seq, self.token, 0)
+        draft = records.write(self.store, key, found.values(), usage)
+        try:
+            with self.database.unit_of_work() as tx:
+                replaced = shards.cut(tx, self.job_id, shard_id, draft)
+        except LostLease:
+            self.store.delete(key)
             return
-        for shard_id, plan in pending:
-            _cut_shard(database, store, job_id, shard_id, plan, source, token, reason)
+        for gone in replaced:
+            self.store.delete(gone)
 
+    def _publish(self) -> Finalized:
+        with self.database.unit_of_work() as tx:
+            job = jobs.get(tx, self.job_id)
+            segments = shards.segments_of_job(tx, self.job_id, final_only=True)
+            sessions = devices.sessions_of_job(tx, self.job_id)
+        measured = measure.job_metrics(self.store, self._keeping(segments), sessions)
+        counts, usage = _totals(segments)
+        with self.database.unit_of_work() as tx:
+            self._hold(tx)
+            jobs.publish(
+                tx,
+                self.job_id,
+                counts=counts,
+                usage=usage,
+                output_file_id=_produce(tx, job, segments, Section.OUTPUT),
+                error_file_id=_produce(tx, job, segments, Section.ERROR),
+                metrics=measured,
+            )
+            state = jobs.advance(tx, self.job_id, JobEvent.PUBLISHED)
+        self._remove_orphans()
+        return Finalized(state, published=True)
 
-def _cut_shard(
-    database: Database,
-    store: ObjectStore,
-    job_id: JobId,
-    shard_id: ShardId,
-    plan: ShardPlan,
-    source: str,
-    token: LeaseToken,
-    reason: CutReason,
-) -> None:
-    with database.unit_of_work() as tx:
-        earlier = shards.segments_of_shard(tx, shard_id)
-    found, usage = records.read(store, earlier)
-    data = store.get_range(source, plan.byte_start, plan.byte_end)
-    for request in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
-        if request.index not in found:
-            cut = cut_line(custom_id_of(request.raw), Cut(reason))
-            found[request.index] = records.Record(request.index, cut)
-    key = records.object_key(job_id, plan.seq, token, 0)
-    draft = records.write(store, key, found.values(), usage)
-    try:
-        with database.unit_of_work() as tx:
-            replaced = shards.cut(tx, job_id, shard_id, draft)
-    except LostLease:
-        store.delete(key)
-        return
-    for gone in replaced:
-        store.delete(gone)
+    def _keeping(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+        """The segments; the lease is renewed now and then while they are gone through."""
+        for n, segment in enumerate(segments, 1):
+            if n % _SEGMENTS_A_RENEWAL == 0:
+                with self.database.unit_of_work() as tx:
+                    self._hold(tx)
+            yield segment
 
-
-def _publish(
-    database: Database, store: ObjectStore, settings: Settings, job_id: JobId, token: LeaseToken
-) -> Finalized:
-    with database.unit_of_work() as tx:
-        job = jobs.get(tx, job_id)
-        segments = shards.segments_of_job(tx, job_id, final_only=True)
-        sessions = devices.sessions_of_job(tx, job_id)
-    measured = measure.job_metrics(store, job, segments, sessions)
-    counts, usage = _totals(segments)
-    with database.unit_of_work() as tx:
-        jobs.renew_control(tx, job_id, token, settings.lease_s)
-        jobs.publish(
-            tx,
-            job_id,
-            counts=counts,
-            usage=usage,
-            output_file_id=_produce(tx, job, segments, Section.OUTPUT),
-            error_file_id=_produce(tx, job, segments, Section.ERROR),
-            metrics=measured,
-        )
-        state = jobs.advance(tx, job_id, JobEvent.PUBLISHED)
-    _remove_orphans(database, store, job_id)
-    return Finalized(state, published=True)
+    def _remove_orphans(self) -> None:
+        """Objects that late or killed holders left behind: nothing refers to them."""
+        with self.database.unit_of_work() as tx:
+            kept = shards.referenced_keys(tx, self.job_id)
+        for key in self.store.list(records.job_prefix(self.job_id)):
+            if key not in kept:
+                self.store.delete(key)
 
 
 def _totals(segments: Sequence[Segment]) -> tuple[Counts, Usage]:
@@ -182,16 +191,3 @@ def _produce(
         expires_after_s=job.output_expires_after_s,
     )
     return file_id
-
-
-def _remove_orphans(database: Database, store: ObjectStore, job_id: JobId) -> None:
-    """Objects that late or killed holders left behind: nothing refers to them."""
-    with database.unit_of_work() as tx:
-        kept = shards.referenced_keys(tx, job_id)
-    for key in _keys(store, job_id):
-        if key not in kept:
-            store.delete(key)
-
-
-def _keys(store: ObjectStore, job_id: JobId) -> Iterator[str]:
-    yield from store.list(records.job_prefix(job_id))

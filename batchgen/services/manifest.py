@@ -1,4 +1,6 @@
-"""What a job really used: the pinned model, the configuration asked for and as applied, the machines."""
+"""What a job really used: the pinned model, the configuration asked for and as applied, the
+machines.
+"""
 
 import platform
 from typing import Any

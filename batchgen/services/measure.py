@@ -1,4 +1,5 @@
-"""A job's metrics, from the timing lines of its segments. The names and definitions are in docs/metrics.md.
+"""A job's metrics, from the timing lines of its segments. The names and definitions are in
+docs/metrics.md.
 
 A value that cannot be measured is null and says why.
 """
@@ -6,13 +7,13 @@ A value that cannot be measured is null and says why.
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from batchgen.domain.jobs import EngineSession, Job, Section, Segment
+from batchgen.domain.jobs import EngineSession, Section, Segment
 from batchgen.storage.objects import ObjectStore
 
 _NS = 1e-9
@@ -57,6 +58,9 @@ class _Timing(msgspec.Struct, frozen=True):
     n_accepted: int | None = None
 
 
+_decode = msgspec.json.Decoder(_Timing).decode
+
+
 @dataclass(slots=True)
 class _Sums:
     """What one pass over the timings collects: eight bytes a number, whatever the job's size."""
@@ -99,20 +103,23 @@ class _Sums:
 
 
 def job_metrics(
-    store: ObjectStore, job: Job, segments: Sequence[Segment], sessions: Sequence[EngineSession]
+    store: ObjectStore, segments: Iterable[Segment], sessions: Sequence[EngineSession]
 ) -> dict[str, Any]:
     """The job's metrics: `values` and `distributions`, each with unit and, where null, reason.
 
     Timings of several hosts have clocks of their own: sums over time are then null.
     """
     sums = _Sums()
-    for timing in _timings(store, segments):
-        sums.take(timing)
-    failed = sum(len(s.draft.error_indexes) for s in segments)
+    completed = failed = 0
+    for segment in segments:
+        completed += len(segment.draft.output_indexes)
+        failed += len(segment.draft.error_indexes)
+        for timing in _timings(store, segment):
+            sums.take(timing)
     hosts = {session.device_id.partition("/")[0] for session in sessions}
     return {
         "simulated": any(bool(session.applied.get("simulated")) for session in sessions),
-        "n_completed": sum(len(s.draft.output_indexes) for s in segments),
+        "n_completed": completed,
         "n_failed": failed,
         "n_timed": sums.n,
         "values": _values(sums, failed, one_clock=len(hosts) <= 1, sessions=sessions),
@@ -189,7 +196,9 @@ def _distribution(samples: "array[float]", unit: str) -> dict[str, Any]:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The q-quantile of sorted values, linear between the neighbours (Hyndman & Fan 1996, type 7)."""
+    """The q-quantile of sorted values, linear between the neighbours (Hyndman & Fan 1996, type
+    7).
+    """
     place = q * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -197,7 +206,9 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def quantile_interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
-    """A 95 % interval of the q-quantile by order statistics (Conover 1999, normal approximation)."""
+    """A 95 % interval of the q-quantile by order statistics (Conover 1999, normal
+    approximation).
+    """
     n = len(ordered)
     spread = 1.959964 * math.sqrt(n * q * (1 - q))
     low = max(math.floor(n * q - spread), 0)
@@ -270,11 +281,9 @@ def _plus(total: int | None, value: int | None) -> int | None:
     return total if value is None else (total or 0) + value
 
 
-def _timings(store: ObjectStore, segments: Sequence[Segment]) -> Iterator[_Timing]:
-    decode = msgspec.json.Decoder(_Timing).decode
-    for segment in segments:
-        start, end = segment.span(Section.TIMINGS)
-        if end > start:
-            body = store.get_range(segment.draft.object_key, start, end)
-            for line in body.split(b"\n")[:-1]:
-                yield decode(line)
+def _timings(store: ObjectStore, segment: Segment) -> Iterator[_Timing]:
+    start, end = segment.span(Section.TIMINGS)
+    if end > start:
+        body = store.get_range(segment.draft.object_key, start, end)
+        for line in body.split(b"\n")[:-1]:
+            yield _decode(line)

@@ -86,7 +86,9 @@ def register(
 
 
 def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved:
-    """The current revision with a job's `overrides` merged in. Raises NotFound or InvalidRequest."""
+    """The current revision with a job's `overrides` merged in. Raises NotFound or
+    InvalidRequest.
+    """
     model = models.current(tx, name)
     for reserved in _RESERVED:
         if reserved in overrides:
@@ -102,8 +104,10 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        out[key] = _merged(below, value) if both else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            out[key] = _merged(below, value)
+        else:
+            out[key] = value
     return out
 
 

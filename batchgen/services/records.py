@@ -1,7 +1,7 @@
 """A shard's records in memory, and the segment objects they are written to and read from.
 
-A segment object is [output JSONL][timings JSONL][error JSONL]; each section's lines are in the order
-of the indexes in the segment's row, and every output line has one timing line.
+A segment object is [output JSONL][timings JSONL][error JSONL]; each section's lines are in the
+order of the indexes in the segment's row, and every output line has one timing line.
 """
 
 import hashlib
@@ -15,7 +15,9 @@ from batchgen.storage.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The terminal record of one request: a line of the output file (with its timing line) or an error line."""
+    """The terminal record of one request: a line of the output file (with its timing line) or an
+    error line.
+    """
 
     index: int
     line: bytes

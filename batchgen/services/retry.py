@@ -12,8 +12,8 @@ from batchgen.storage.session import Database
 def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> Job:
     """The job goes back to the queue with its failed and cut lines open.
 
-    Its output and error files are withdrawn until it has ended again. Raises NotFound, or Conflict where it has
-    not ended, failed in validation, or has no failed line.
+    Its output and error files are withdrawn until it has ended again. Raises NotFound, or Conflict
+    where it has not ended, failed in validation, or has no failed line.
     """
     with database.unit_of_work() as tx:
         job = jobs.get(tx, job_id, project=project)

@@ -24,7 +24,9 @@ _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job as asked for. `model` None: the lines name it. `overrides` change the model's engine settings."""
+    """A job as asked for. `model` None: the lines name it. `overrides` change the model's engine
+    settings.
+    """
 
     project: Project
     input_file_id: FileId
@@ -68,7 +70,7 @@ def _insert_or_find(database: Database, asked: Submission, window_s: int, reques
                         param="Idempotency-Key",
                     )
                 return jobs.get(tx, job_id)
-        source = files.get(tx, asked.input_file_id, project=asked.project)
+        source = files.get(tx, asked.input_file_id, project=asked.project, keep=True)
         if source.object_key is None:
             raise InvalidRequest(
                 f"'{source.id}' is a job's result: only uploaded files can be submitted; download "
@@ -112,8 +114,8 @@ def _check(asked: Submission) -> None:
         len(k) > _METADATA_KEY or len(v) > _METADATA_VALUE for k, v in pairs.items()
     ):
         raise InvalidRequest(
-            f"metadata holds at most {_METADATA_PAIRS} pairs, keys of {_METADATA_KEY} and values of "
-            f"{_METADATA_VALUE} characters",
+            f"metadata holds at most {_METADATA_PAIRS} pairs, keys of {_METADATA_KEY} and values "
+            f"of {_METADATA_VALUE} characters",
             param="metadata",
         )
     if any("\0" in part for pair in pairs.items() for part in pair):

@@ -66,11 +66,13 @@ def insert_produced(
     )
 
 
-def get(tx: Connection, file_id: FileId, *, project: Project) -> File:
-    """Raises NotFound: also for a file of another project, or one deleted or expired."""
-    row = tx.execute(
-        select(files).where(files.c.id == file_id, files.c.project == project, _alive())
-    ).first()
+def get(tx: Connection, file_id: FileId, *, project: Project, keep: bool = False) -> File:
+    """Raises NotFound: also for a file of another project, or one deleted or expired.
+
+    With `keep` nobody can delete it before the transaction ends.
+    """
+    query = select(files).where(files.c.id == file_id, files.c.project == project, _alive())
+    row = tx.execute(query.with_for_update(read=True) if keep else query).first()
     if row is None:
         raise NotFound(f"no file '{file_id}'", param="file_id")
     return _file(row)
@@ -91,7 +93,9 @@ def page(
     purpose: str | None = None,
     ascending: bool = False,
 ) -> list[File]:
-    """By time of creation; `after` is the last id of the page before. Raises NotFound for a foreign `after`."""
+    """By time of creation; `after` is the last id of the page before. Raises NotFound for a
+    foreign `after`.
+    """
     query = select(files).where(files.c.project == project, _alive())
     if purpose is not None:
         query = query.where(files.c.purpose == purpose)
@@ -113,6 +117,18 @@ def page(
         else (files.c.created_at.desc(), files.c.id.desc())
     )
     return [_file(row) for row in tx.execute(query.order_by(*order).limit(limit))]
+
+
+def lock(tx: Connection, file_id: FileId, *, project: Project) -> File:
+    """The file, which nobody can submit or delete before the transaction ends. Raises NotFound."""
+    row = tx.execute(
+        select(files)
+        .where(files.c.id == file_id, files.c.project == project, _alive())
+        .with_for_update()
+    ).first()
+    if row is None:
+        raise NotFound(f"no file '{file_id}'", param="file_id")
+    return _file(row)
 
 
 def mark_deleted(tx: Connection, file_id: FileId, *, project: Project) -> File:

@@ -109,7 +109,9 @@ def page(
     states: Iterable[JobState] | None = None,
     model: str | None = None,
 ) -> list[Job]:
-    """Newest first; `after` is the last id of the page before. Raises NotFound for a foreign `after`."""
+    """Newest first; `after` is the last id of the page before. Raises NotFound for a foreign
+    `after`.
+    """
     query = select(jobs).where(jobs.c.project == project)
     if states is not None:
         query = query.where(jobs.c.state.in_([s.value for s in states]))
@@ -236,7 +238,9 @@ def publish(
     error_file_id: FileId | None,
     metrics: Mapping[str, Any],
 ) -> None:
-    """What a job that ends leaves: counts, usage, files, metrics. `advance` follows in the same transaction."""
+    """What a job that ends leaves: counts, usage, files, metrics. `advance` follows in the same
+    transaction.
+    """
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id)
@@ -255,7 +259,9 @@ def publish(
 
 
 def claim_control(tx: Connection, job_id: JobId, lease_s: float) -> LeaseToken | None:
-    """The right to ingest or finalize the job, for `lease_s`; None where another holds it or none is due."""
+    """The right to ingest or finalize the job, for `lease_s`; None where another holds it or none
+    is due.
+    """
     due = [JobState.VALIDATING, *PUBLISHABLE_JOB_STATES, *job_states_taking(JobEvent.WORKED_OFF)]
     token = LeaseToken(uuid.uuid4())
     won = tx.execute(

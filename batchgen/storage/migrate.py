@@ -1,12 +1,13 @@
 """Bring a database to the schema of this version."""
 
+from functools import cache
 from importlib.resources import files
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
 # Two programs that start at once must not migrate at once.
 _LOCK = 0x62617463
@@ -45,3 +46,14 @@ def is_current(url: str) -> bool:
             return MigrationContext.configure(connection).get_current_revision() == head
     finally:
         engine.dispose()
+
+
+@cache
+def head_revision() -> str | None:
+    """The newest migration of this version; it cannot change while the program runs."""
+    return ScriptDirectory.from_config(config("")).get_current_head()
+
+
+def revision_of(tx: Connection) -> str | None:
+    """The migration that this database has come to; None for an empty database."""
+    return MigrationContext.configure(tx).get_current_revision()

@@ -1,4 +1,6 @@
-"""Claim, renew, checkpoint, finish, release: every write of a holder is fenced by its lease token."""
+"""Claim, renew, checkpoint, finish, release: every write of a holder is fenced by its lease
+token.
+"""
 
 import uuid
 from collections.abc import Iterable, Sequence
@@ -132,8 +134,8 @@ def checkpoint(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> None
 def finish(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> list[str]:
     """The shard is done: its final segment replaces the checkpoints. Raises LostLease.
 
-    Returns the keys of objects that nothing refers to any more. Raises Conflict where the final segment
-    does not hold every line once.
+    Returns the keys of objects that nothing refers to any more. Raises Conflict where the final
+    segment does not hold every line once.
     """
     _lock_held(tx, shard)
     indexes = (*draft.output_indexes, *draft.error_indexes)
@@ -151,7 +153,9 @@ def finish(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> list[str
 
 
 def cut(tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft) -> list[str]:
-    """A pending shard of a job that ends early becomes done. Raises LostLease where it is not pending."""
+    """A pending shard of a job that ends early becomes done. Raises LostLease where it is not
+    pending.
+    """
     changed = tx.execute(
         update(shards)
         .where(shards.c.id == shard_id, shards.c.state == ShardState.PENDING)
@@ -168,7 +172,9 @@ def release(tx: Connection, tokens: Iterable[LeaseToken]) -> int:
 
 
 def release_all_of(tx: Connection, holder: str) -> int:
-    """What a worker that died on this device had leased goes back. Only its successor may call this."""
+    """What a worker that died on this device had leased goes back. Only its successor may call
+    this.
+    """
     return _to_pending(tx, shards.c.holder == holder)
 
 

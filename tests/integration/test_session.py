@@ -95,7 +95,8 @@ def test_the_batch_never_drains_between_shards_and_jobs(house: House) -> None:
     for job in (first, second):
         house.finalize(job.id)
         assert house.job(job.id).state is JobState.COMPLETED
-    # 80 requests of 8 tokens, 8 at a time, is 80 steps; draining at each of 8 shards would add 8 x 7.
+    # 80 requests of 8 tokens, 8 at a time, is 80 steps; draining at each of 8 shards would add 8 x
+    # 7.
     assert stats is not None
     assert stats.steps <= 100
 
@@ -193,4 +194,3 @@ def test_failed_lines_run_again_and_the_others_stay(house: House) -> None:
     assert again.state is JobState.COMPLETED
     assert house.outputs(job.id) == before
     assert set(house.codes(job.id)) == {"r3", "bad"}
-

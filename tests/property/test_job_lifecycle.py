@@ -122,9 +122,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(target=held, worker=st.sampled_from(["a", "b"]))
     def claim(self, worker: str):  # type: ignore[no-untyped-def]
         with self.database.unit_of_work() as tx:
-            claimed = shards.claim(
-                tx, pool="default", device="CPU", holder=worker, lease_s=60.0
-            )
+            claimed = shards.claim(tx, pool="default", device="CPU", holder=worker, lease_s=60.0)
             if claimed is None:
                 return multiple()
             found = shards.segments_of_shard(tx, claimed.id)
@@ -135,7 +133,9 @@ class Lifecycle(RuleBasedStateMachine):
     def write_down_some(self, one: Held, share: float, fail: bool) -> None:
         plan = one.shard.plan
         open_ = [
-            i for i in range(plan.first_index, plan.first_index + plan.n_requests) if i not in one.done
+            i
+            for i in range(plan.first_index, plan.first_index + plan.n_requests)
+            if i not in one.done
         ]
         some = open_[: max(1, int(len(open_) * share))] if open_ else []
         made = [self._record(i, fail=fail) for i in some]
@@ -171,7 +171,9 @@ class Lifecycle(RuleBasedStateMachine):
         """Workers crash or freeze: they keep what they believe to hold."""
         with self.database.unit_of_work() as tx:
             tx.execute(
-                text("UPDATE shards SET lease_until = now() - interval '1 s' WHERE state = 'leased'")
+                text(
+                    "UPDATE shards SET lease_until = now() - interval '1 s' WHERE state = 'leased'"
+                )
             )
             shards.reap(tx)
 

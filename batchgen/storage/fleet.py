@@ -1,0 +1,32 @@
+"""Queries over everything at once, for the metrics."""
+
+from sqlalchemy import Connection, func, select
+
+from batchgen.domain.ids import DeviceId
+from batchgen.domain.states import TERMINAL_JOB_STATES, JobState, ShardState
+from batchgen.storage.tables import devices, jobs, shards
+
+_TERMINAL = [state.value for state in TERMINAL_JOB_STATES]
+
+
+def jobs_by_state(tx: Connection) -> dict[JobState, int]:
+    rows = tx.execute(select(jobs.c.state, func.count().label("n")).group_by(jobs.c.state))
+    return {JobState(row.state): row.n for row in rows}
+
+
+def shards_by_state(tx: Connection) -> dict[ShardState, int]:
+    """Of the jobs that have not ended."""
+    rows = tx.execute(
+        select(shards.c.state, func.count().label("n"))
+        .join(jobs, jobs.c.id == shards.c.job_id)
+        .where(jobs.c.state.not_in(_TERMINAL))
+        .group_by(shards.c.state)
+    )
+    return {ShardState(row.state): row.n for row in rows}
+
+
+def heartbeat_ages(tx: Connection) -> dict[DeviceId, float]:
+    """Seconds since each device's last heartbeat, by the database's clock."""
+    age = func.extract("epoch", func.now() - devices.c.heartbeat_at)
+    rows = tx.execute(select(devices.c.id, age.label("age_s")))
+    return {DeviceId(row.id): float(row.age_s) for row in rows}
