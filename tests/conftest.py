@@ -1,18 +1,52 @@
-"""What most tests stand on: a Postgres of this run, a database of one's own, a store, settings."""
+"""What most tests stand on: real servers once a run, a database of its own for each test.
 
+`database_url` is a clone of a migrated template, dropped after the test; `settings`, `database` and
+`store` are what a process would make of it. `api_server` is the real API on a free port, opened by
+`admin_key` and `user_key` (project `default`) and `other_key` (project `other`). `settings` name no
+broker, so no bell rings; a test that wants one takes `servers.broker_url`.
+"""
+
+import socket
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uvicorn
 from sqlalchemy import create_engine, text
 
+from api.app import create_app
+from batchgen.domain.ids import Project
+from batchgen.domain.jobs import Scope
 from batchgen.local.postgres import EmbeddedPostgres
+from batchgen.local.valkey import EmbeddedValkey
+from batchgen.services import keys
 from batchgen.settings import Settings
 from batchgen.storage.migrate import upgrade
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
 _TEMPLATE = "template_of_tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of this run."""
+
+    postgres: EmbeddedPostgres
+    valkey: EmbeddedValkey
+
+    @property
+    def broker_url(self) -> str:
+        return self.valkey.url
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """The API, listening. `url` has no path."""
+
+    url: str
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +57,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         _admin(server, f"CREATE DATABASE {_TEMPLATE}")
         upgrade(server.url_of(_TEMPLATE))
         yield server
+
+
+@pytest.fixture(scope="session")
+def servers(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    """Postgres and a broker."""
+    home = tmp_path_factory.mktemp("valkey")
+    with EmbeddedValkey(home / "valkey", log_path=home / "log") as valkey:
+        yield Servers(postgres, valkey)
 
 
 @pytest.fixture
@@ -48,7 +92,41 @@ def store(settings: Settings) -> ObjectStore:
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str) -> Settings:
-    return Settings(data_dir=tmp_path / "data", database_url=database_url)
+    return Settings(data_dir=tmp_path / "data", database_url=database_url, broker_url="")
+
+
+@pytest.fixture
+def api_server(settings: Settings) -> Iterator[ApiServer]:
+    """The API in a thread of this process, behind a real socket."""
+    # The socket listens before the server is up: a first request waits instead of failing.
+    bound = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    yield ApiServer(f"http://127.0.0.1:{bound.getsockname()[1]}")
+    server.should_exit = True
+    thread.join(timeout=10)
+    bound.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def admin_key(database: Database) -> str:
+    return keys.create(database, name="admin", scope=Scope.ADMIN)[1]
+
+
+@pytest.fixture
+def user_key(database: Database) -> str:
+    return keys.create(database, name="user", scope=Scope.USER)[1]
+
+
+@pytest.fixture
+def other_key(database: Database) -> str:
+    """A key of another project."""
+    return keys.create(database, name="other", scope=Scope.USER, project=Project("other"))[1]
 
 
 def _admin(server: EmbeddedPostgres, statement: str) -> None:

@@ -1,0 +1,71 @@
+"""The application: `uvicorn --factory api.app:create_app`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
+
+import batchgen
+from api import errors
+from api.context import Context
+from api.errors import OpenAIErrorEnvelope, Problem
+from api.guard import Guard
+from api.native import devices, events, health, jobs, keys, results
+from api.openai import batches, files, models
+from batchgen.settings import Settings
+from batchgen.telemetry.logs import configure
+from batchgen.telemetry.metrics import HttpMetrics
+
+_OPENAI: tuple[APIRouter, ...] = (files.router, batches.router, models.router)
+_NATIVE: tuple[APIRouter, ...] = (
+    jobs.router,
+    results.router,
+    events.router,
+    devices.router,
+    keys.router,
+    health.router,
+)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application on these settings; without them on the environment's, logging to stderr.
+
+    Its connections are opened when it starts and closed when it ends.
+    """
+    if settings is None:
+        settings = Settings()
+        configure(settings.log_level)
+    registry = CollectorRegistry()
+    metrics = HttpMetrics(registry)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        context = Context.open(settings, registry, metrics)
+        context.hints.start()
+        app.state.context = context
+        try:
+            yield
+        finally:
+            context.close()
+
+    app = FastAPI(
+        title="batchgen",
+        version=batchgen.__version__,
+        description="Offline LLM inference: a JSONL of requests in, every result exactly once out.",
+        lifespan=lifespan,
+        # Interactive pages load their scripts from elsewhere; the description itself is enough.
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.add_middleware(partial(Guard, metrics=metrics))
+    errors.install(app)
+    for router in _OPENAI:
+        app.include_router(
+            router, responses=errors.documented(OpenAIErrorEnvelope, "application/json")
+        )
+    for router in _NATIVE:
+        app.include_router(router, responses=errors.documented(Problem, "application/problem+json"))
+    return app

@@ -1,0 +1,1 @@
+"""batchgen's own routes: jobs, devices, keys, health, metrics."""

@@ -1,0 +1,1 @@
+"""Files, batches and models as the official `openai` client knows them."""
