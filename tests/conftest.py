@@ -1,7 +1,7 @@
 """What most tests stand on: real servers once a run, a database of its own for each test.
 
 `database_url` is a clone of a migrated template, dropped after the test; `settings`, `database` and
-`store` are what a process would make of it. `api_server` is the real API on a free port, opened by
+`store` are what a process would make of it. `api_server` is the URL of the real API, opened by
 `admin_key` and `user_key` (project `default`) and `other_key` (project `other`). `settings` name no
 broker, so no bell rings; a test that wants one takes `servers.broker_url`.
 """
@@ -40,13 +40,6 @@ class Servers:
     @property
     def broker_url(self) -> str:
         return self.valkey.url
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServer:
-    """The API, listening. `url` has no path."""
-
-    url: str
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +89,8 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 
 @pytest.fixture
-def api_server(settings: Settings) -> Iterator[ApiServer]:
-    """The API in a thread of this process, behind a real socket."""
+def api_server(settings: Settings) -> Iterator[str]:
+    """The URL, without a path, of the API in a thread of this process, behind a real socket."""
     # The socket listens before the server is up: a first request waits instead of failing.
     bound = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -106,7 +99,7 @@ def api_server(settings: Settings) -> Iterator[ApiServer]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    yield ApiServer(f"http://127.0.0.1:{bound.getsockname()[1]}")
+    yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     server.should_exit = True
     thread.join(timeout=10)
     bound.close()
