@@ -1,7 +1,7 @@
 """What alembic runs: the connection comes from the caller, or is made from the URL it gives."""
 
 from alembic import context
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, NullPool, create_engine
 
 from batchgen.storage.tables import metadata
 
@@ -16,5 +16,6 @@ given = context.config.attributes.get("connection")
 if given is not None:
     _run(given)
 else:
-    with create_engine(context.config.attributes["url"]).begin() as made:
+    engine = create_engine(context.config.attributes["url"], poolclass=NullPool)
+    with engine.begin() as made:
         _run(made)

@@ -63,6 +63,8 @@ def upgrade() -> None:
             "(object_key IS NULL) = (job_id IS NOT NULL)",
             name=op.f("ck_files_uploaded_or_produced"),
         ),
+        sa.CheckConstraint("section IN ('output', 'error')", name=op.f("ck_files_section")),
+        sa.CheckConstraint("bytes >= 0", name=op.f("ck_files_bytes")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
     )
     op.create_index("ix_files_listing", "files", ["project", "created_at", "id"], unique=False)
@@ -82,6 +84,7 @@ def upgrade() -> None:
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("scope IN ('admin', 'user')", name=op.f("ck_keys_scope")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_keys")),
     )
     op.create_table(
@@ -101,6 +104,7 @@ def upgrade() -> None:
             nullable=False,
         ),
         sa.Column("retired_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("revision >= 1", name=op.f("ck_models_revision")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_models")),
         sa.UniqueConstraint("name", "revision", name=op.f("uq_models_name_revision")),
     )
@@ -182,6 +186,11 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "NOT (state IN ('cancelled', 'completed', 'expired')) OR n_completed + n_failed = n_total",
             name=op.f("ck_jobs_all_accounted"),
+        ),
+        sa.CheckConstraint("kind IN ('generation')", name=op.f("ck_jobs_kind")),
+        sa.CheckConstraint(
+            "state IN ('cancelled', 'cancelling', 'completed', 'expired', 'expiring', 'failed', 'finalizing', 'paused', 'queued', 'running', 'validating')",
+            name=op.f("ck_jobs_state"),
         ),
         sa.CheckConstraint(
             "state IN ('cancelled', 'cancelling', 'expired', 'expiring', 'failed', 'validating') OR engine_fingerprint IS NOT NULL",
@@ -290,9 +299,11 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "(state = 'leased') = (lease_until IS NOT NULL)", name=op.f("ck_shards_lease_until")
         ),
+        sa.CheckConstraint("state IN ('done', 'leased', 'pending')", name=op.f("ck_shards_state")),
         sa.CheckConstraint(
             "byte_start >= 0 AND byte_end > byte_start", name=op.f("ck_shards_range")
         ),
+        sa.CheckConstraint("n_requests >= 1", name=op.f("ck_shards_n_requests")),
         sa.ForeignKeyConstraint(
             ["job_id"], ["jobs.id"], name=op.f("fk_shards_job_id"), ondelete="CASCADE"
         ),
@@ -382,6 +393,7 @@ def upgrade() -> None:
             server_default=sa.text("now()"),
             nullable=False,
         ),
+        sa.CheckConstraint("strikes >= 0", name=op.f("ck_suspects_strikes")),
         sa.ForeignKeyConstraint(
             ["shard_id"], ["shards.id"], name=op.f("fk_suspects_shard_id"), ondelete="CASCADE"
         ),
