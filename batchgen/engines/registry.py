@@ -31,6 +31,6 @@ def refusal(spec: EngineSpec, sampling: SamplingParams) -> Failed | None:
     """
     match spec:
         case OpenVinoSpec():
-            return openvino.refusal(sampling)
+            return openvino.refusal(spec, sampling)
         case SimulatedSpec():
             return simulated.refusal(sampling)

@@ -7,7 +7,7 @@
         ages = {key_of[i]: crumbs.age(i) for i in crumbs.live}
         investigation = suspicions.died(death_of(error), ages)
         while (probe := investigation.next_probe()) is not None:
-            # persist a strike against probe.key; a new host; run it alone (`probe.run_probe`)
+            # persist a strike against probe.key; run it alone, for probe.steps
             investigation.passed()                          # or .crashed(death_of(error))
             # passed: take the strike back
         verdict = investigation.verdict()                   # then feed again, within its live_limit

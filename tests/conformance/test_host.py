@@ -13,7 +13,6 @@ import pytest
 from batchgen.domain.errors import HostDied, HostHung, LoadFailed
 from batchgen.domain.requests import SamplingParams
 from batchgen.engines.client import EngineClient, Event
-from batchgen.engines.probe import run_probe
 from batchgen.engines.protocol import Cancelled, EngineRequest, Finished, Outputs, Progress
 from batchgen.engines.spec import Rule, SimulatedSpec
 
@@ -281,26 +280,3 @@ def test_closing_a_host_that_does_not_listen_ends_it(start):
     client.close(timeout_s=0.2)
     assert time.monotonic() - started < 5
     assert not psutil.pid_exists(client.pid)
-
-
-def test_a_probe_runs_a_request_alone_to_its_age_and_drops_it(start):
-    client = start()
-    client.load(SimulatedSpec(step_s=0.001), timeout_s=10)
-    assert run_probe(client, request(1, max_tokens=4000), steps=20) is None
-    assert client.in_flight == 0
-    assert 20 <= client.steps() < 400
-
-
-def test_a_probed_request_that_ends_in_its_probe_has_its_result(start):
-    client = start()
-    client.load(SimulatedSpec(step_s=0.001), timeout_s=10)
-    ended = run_probe(client, request(1, max_tokens=5), steps=20)
-    assert ended is not None
-    assert ended.generation.n_out == 5
-
-
-def test_a_poison_dies_in_its_probe(start):
-    client = start()
-    client.load(crash(after_tokens=3, signal=int(signal.SIGSEGV)), timeout_s=10)
-    with pytest.raises(HostDied):
-        run_probe(client, request(1, "poison"), steps=6)

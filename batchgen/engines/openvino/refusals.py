@@ -3,10 +3,16 @@
 from batchgen.domain.outcomes import Failed
 from batchgen.domain.requests import SamplingParams
 from batchgen.engines.checks import SEED_MAX
+from batchgen.engines.openvino.lint import DEFAULT_MAX_NUM_SEQS
+from batchgen.engines.spec import OpenVinoSpec
 
 
-def refusal(sampling: SamplingParams) -> Failed | None:
+def refusal(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
     """The error line for what the pipeline would ignore, alter or die of; None where it is fine."""
+    return _lacking(spec, sampling) or _out_of_range(spec, sampling)
+
+
+def _lacking(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
     greedy = sampling.temperature == 0
     if sampling.logprobs is not None and (
         sampling.logprobs > 1 or (sampling.logprobs == 1 and not greedy)
@@ -16,8 +22,41 @@ def refusal(sampling: SamplingParams) -> Failed | None:
             "(one is possible with temperature 0).",
             "top_logprobs",
         )
-    if sampling.seed is not None and not 0 <= sampling.seed <= SEED_MAX:
-        return Failed(400, "invalid_value", f"seed must be in 0..{SEED_MAX}.", "seed")
+    if sampling.n > 1 and greedy:
+        return _lacks("With temperature 0 all n choices would be the same.", "n")
+    if spec.draft is not None and not greedy:
+        return _lacks(
+            "With a draft model openvino-genai gives right answers with temperature 0 only.",
+            "temperature",
+        )
+    if spec.draft is not None and sampling.n > 1:
+        return _lacks("With a draft model there can be one choice only.", "n")
+    return None
+
+
+def _out_of_range(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
+    most = spec.scheduler_config.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    limit = sampling.max_tokens
+    for name, valid, range_ in (
+        ("seed", sampling.seed is None or 0 <= sampling.seed <= SEED_MAX, f"0 to {SEED_MAX}"),
+        ("n", 1 <= sampling.n <= most, f"1 to max_num_seqs, which is {most}"),
+        ("max_tokens", limit is None or limit >= 1, "at least 1"),
+        (
+            "min_tokens",
+            0 <= sampling.min_tokens <= (limit or sampling.min_tokens),
+            "0 to max_tokens",
+        ),
+        ("temperature", sampling.temperature >= 0, "at least 0"),
+        ("top_p", 0 < sampling.top_p <= 1, "over 0, up to 1"),
+        ("top_k", sampling.top_k >= 0, "at least 0 (0: all)"),
+        ("min_p", 0 <= sampling.min_p < 1, "0 to below 1"),
+        ("presence_penalty", -2 <= sampling.presence_penalty <= 2, "-2 to 2"),
+        ("frequency_penalty", -2 <= sampling.frequency_penalty <= 2, "-2 to 2"),
+        ("repetition_penalty", sampling.repetition_penalty > 0, "over 0"),
+        ("stop", all(sampling.stop), "texts that are not empty"),
+    ):
+        if not valid:
+            return Failed(400, "invalid_value", f"{name} must be {range_}.", name)
     return None
 
 

@@ -1,0 +1,267 @@
+"""The openvino engine: requests in, `step()`, results out.
+
+Requests wait here until the running batch has room for them and only then reach the pipeline, so
+that what can crash it is what the breadcrumbs name. A handle is kept for as long as its request
+lives (dropping it drops the request) and read only when there is something to read (else it blocks
+for ever).
+"""
+
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+from batchgen.domain.errors import LoadFailed
+from batchgen.domain.outcomes import Failed, FinishReason, Generation
+from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
+from batchgen.engines.openvino.knobs import generation_config
+from batchgen.engines.openvino.live import Live
+from batchgen.engines.openvino.loading import KV_BLOCK_TOKENS, LoadedPipeline, load_pipeline
+from batchgen.engines.openvino.refusals import refusal
+from batchgen.engines.process import rss_bytes
+from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
+from batchgen.engines.spec import EngineSpec, OpenVinoSpec
+
+_RUNNING = genai.GenerationStatus.RUNNING
+_FINISHED = genai.GenerationStatus.FINISHED
+
+
+class OpenVinoEngine:
+    """See `spec.OpenVinoSpec`."""
+
+    def __init__(self) -> None:
+        self._spec = OpenVinoSpec(path="")
+        self._loaded: LoadedPipeline | None = None
+        self._waiting: deque[Live] = deque()
+        self._starting: list[Live] = []
+        self._running: dict[int, Live] = {}
+        self._dropping = False
+        self._sequences = 0
+        self._steps = 0
+        self._max_running = 0
+        self._tokens_in = 0
+        self._tokens_out = 0
+        self._accepted = 0
+        self._pipeline_ids = itertools.count()
+
+    def load(self, spec: EngineSpec) -> Applied:
+        if not isinstance(spec, OpenVinoSpec):
+            raise LoadFailed(f"the openvino engine cannot run {type(spec).__name__}")
+        self._spec = spec
+        self._loaded = load_pipeline(spec)
+        return self._loaded.applied
+
+    def submit(self, requests: Sequence[EngineRequest]) -> list[Finished]:
+        now = time.monotonic_ns()
+        refused = []
+        for request in requests:
+            taken = self._take(request, now)
+            if isinstance(taken, Failed):
+                refused.append(Finished(id=request.id, failure=taken))
+            else:
+                self._waiting.append(taken)
+        return refused
+
+    def schedule(self) -> list[int]:
+        while self._waiting and self._has_room(self._waiting[0]):
+            live = self._waiting.popleft()
+            self._sequences += live.request.sampling.n
+            self._running[live.request.id] = live
+            self._starting.append(live)
+        self._max_running = max(self._max_running, self._sequences)
+        return [live.request.id for live in self._starting]
+
+    def step(self) -> list[Finished]:
+        pipeline = self._pipeline()
+        ended = self._start()
+        self._steps += 1
+        self._dropping = False
+        if pipeline.has_non_finished_requests():
+            pipeline.step()
+        status = {live: live.handle.get_status() for live in self._running.values()}
+        ended += [self._finish(live) for live, is_ in status.items() if is_ == _FINISHED]
+        ignored = [live for live, is_ in status.items() if is_ not in (_RUNNING, _FINISHED)]
+        if ignored:
+            ended.append(self._resolve(ignored))
+        return ended
+
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting or self._dropping)
+
+    def cancel(self, ids: Sequence[int]) -> list[int]:
+        wanted = set(ids)
+        dropped = [live.request.id for live in self._waiting if live.request.id in wanted]
+        if dropped:
+            self._waiting = deque(w for w in self._waiting if w.request.id not in wanted)
+        for live in [self._running[i] for i in ids if i in self._running]:
+            if live.handle is not None:
+                live.handle.cancel()
+                self._dropping = True  # The pipeline frees its blocks in its next step.
+            self._leave(live)
+            dropped.append(live.request.id)
+        self._starting = [live for live in self._starting if live.request.id not in wanted]
+        return dropped
+
+    def stats(self) -> EngineStats:
+        applied = self._loaded_pipeline().applied
+        metrics = self._pipeline().get_metrics()
+        fixed_pool = applied.kv_blocks is not None
+        return EngineStats(
+            steps=self._steps,
+            running=self._sequences,
+            waiting=len(self._waiting),
+            output_tokens=self._tokens_out + sum(live.drain() for live in self._running.values()),
+            max_running=self._max_running,
+            kv_utilisation=metrics.cache_usage / 100 if fixed_pool else None,
+            kv_utilisation_peak=metrics.max_cache_usage / 100 if fixed_pool else None,
+            prompt_tokens=self._tokens_in,
+            cached_prompt_tokens=None if self._caches_prefixes() else 0,
+            accepted_tokens=self._accepted if self._speculates() else None,
+            rss_bytes=rss_bytes(),
+        )
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._running.clear()
+        self._loaded = None
+
+    def _loaded_pipeline(self) -> LoadedPipeline:
+        if self._loaded is None:
+            raise RuntimeError("the engine is not loaded")
+        return self._loaded
+
+    def _pipeline(self) -> genai.ContinuousBatchingPipeline:
+        return self._loaded_pipeline().pipeline
+
+    def _caches_prefixes(self) -> bool:
+        return bool(self._loaded_pipeline().scheduler["enable_prefix_caching"])
+
+    def _speculates(self) -> bool:
+        return self._spec.draft is not None or self._spec.prompt_lookup is not None
+
+    def _take(self, request: EngineRequest, now: int) -> Live | Failed:
+        """Check all that the pipeline does not, or that would end it."""
+        loaded, sampling = self._loaded_pipeline(), request.sampling
+        applied, scheduler = loaded.applied, loaded.scheduler
+        n_in = len(request.prompt_ids)
+        fault = prompt_fault(
+            request.prompt_ids,
+            max_model_len=applied.max_model_len,
+            vocab_size=applied.vocab_size,
+        ) or refusal(self._spec, sampling)
+        if fault is not None:
+            return fault
+        batched = scheduler["max_num_batched_tokens"]
+        if not scheduler["dynamic_split_fuse"] and n_in > batched:
+            return Failed(
+                400,
+                "context_length_exceeded",
+                f"The prompt has {n_in} tokens; without dynamic_split_fuse the engine takes "
+                f"max_num_batched_tokens, {batched}.",
+                "prompt",
+            )
+        asked = output_limit(sampling, n_in=n_in, max_model_len=applied.max_model_len)
+        limit = asked
+        if applied.kv_blocks is not None:
+            # A request that outgrows the cache ends everybody else with it: it must not begin, and
+            # must not grow so far. Where that cuts its answer short it ends as an error.
+            room = applied.kv_blocks // sampling.n * KV_BLOCK_TOKENS - self._draft_room()
+            if n_in >= room:
+                return kv_capacity(
+                    f"The prompt has {n_in} tokens; the KV cache has room for {max(0, room)}"
+                    f"{f' in each of {sampling.n} choices' if sampling.n > 1 else ''}."
+                )
+            if not scheduler["use_cache_eviction"]:
+                limit = min(asked, room - n_in)
+        return Live(request=request, limit=limit, asked=asked, t_enq=now)
+
+    def _draft_room(self) -> int:
+        """Tokens that speculation puts into the cache before they are verified."""
+        if self._spec.prompt_lookup is not None:
+            return self._spec.prompt_lookup.num_assistant_tokens + 1
+        if self._spec.draft is not None:
+            return (self._spec.draft.num_assistant_tokens or KV_BLOCK_TOKENS) + 1
+        return 0
+
+    def _has_room(self, live: Live) -> bool:
+        loaded = self._loaded_pipeline()
+        sequences = self._sequences + live.request.sampling.n
+        return (
+            len(self._running) < loaded.applied.max_live
+            and sequences <= loaded.scheduler["max_num_seqs"]
+        )
+
+    def _start(self) -> list[Finished]:
+        """Hand over what was scheduled; what the pipeline refuses ends as an error line."""
+        starting, self._starting = self._starting, []
+        refused = []
+        for live in starting:
+            sampling = live.request.sampling
+            prompt = np.array([live.request.prompt_ids], dtype=np.int64)
+            try:
+                config = generation_config(
+                    self._spec,
+                    sampling,
+                    max_new_tokens=live.limit,
+                    end_ids=self._loaded_pipeline().facts.eos_ids,
+                    seed=secrets.randbits(63),
+                )
+                live.t_adm = time.monotonic_ns()
+                live.handle = self._pipeline().add_request(
+                    next(self._pipeline_ids), ov.Tensor(prompt), config
+                )
+            except (RuntimeError, TypeError, ValueError) as error:
+                self._leave(live)
+                reason = str(error).strip().splitlines()[-1]
+                failure = Failed(400, "invalid_value", f"The engine refuses the request: {reason}")
+                refused.append(Finished(id=live.request.id, failure=failure))
+        return refused
+
+    def _leave(self, live: Live) -> None:
+        del self._running[live.request.id]
+        self._sequences -= live.request.sampling.n
+
+    def _finish(self, live: Live) -> Finished:
+        self._leave(live)
+        n_in, n_out = len(live.request.prompt_ids), live.drain()
+        self._tokens_in += n_in
+        self._tokens_out += n_out
+        choices = live.choices()
+        cut = any(choice.finish_reason is FinishReason.LENGTH for choice in choices)
+        if cut and live.limit < live.asked:
+            failure = kv_capacity(
+                f"The answer outgrew the KV cache after {live.limit} tokens; "
+                f"{live.asked} were asked for."
+            )
+            return Finished(id=live.request.id, failure=failure)
+        accepted = live.accepted() if self._speculates() else None
+        self._accepted += accepted or 0
+        generation = Generation(
+            choices=choices,
+            n_in=n_in,
+            n_cached=None if self._caches_prefixes() else 0,
+            n_out=n_out,
+            timings=live.timings(),
+            n_accepted=accepted,
+        )
+        return Finished(id=live.request.id, generation=generation)
+
+    def _resolve(self, ignored: list[Live]) -> Finished:
+        """The pipeline could schedule nothing and gave up on all: the largest ends, others wait.
+
+        Should not happen, as no request is taken that does not fit alone.
+        """
+        largest = max(ignored, key=lambda live: len(live.request.prompt_ids) + live.drain())
+        for live in ignored:
+            self._leave(live)
+        for live in reversed(ignored):
+            if live is not largest:
+                live.forget()
+                self._waiting.appendleft(live)
+        failure = kv_capacity("The KV cache has no room for this request.")
+        return Finished(id=largest.request.id, failure=failure)

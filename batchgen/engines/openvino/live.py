@@ -1,0 +1,86 @@
+"""One request in the pipeline: what has been read of it, and when its tokens came."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import openvino_genai as genai
+
+from batchgen.domain.outcomes import Choice, FinishReason, Timings, TokenLogprob
+from batchgen.engines.protocol import EngineRequest
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class _Output:
+    """One sequence's tokens so far."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: Any = genai.GenerationFinishReason.NONE
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A request that waits or runs; the pipeline generates at most `limit` of the `asked` tokens.
+
+    `handle` is None until the pipeline has it. Times are monotonic nanoseconds.
+    """
+
+    request: EngineRequest
+    limit: int
+    asked: int
+    t_enq: int
+    t_adm: int = 0
+    handle: Any = None
+    _outputs: dict[int, _Output] = field(default_factory=dict)
+
+    def drain(self) -> int:
+        """Read what there is to read; returns how many tokens there are by now."""
+        while self.handle is not None and self.handle.can_read():
+            for sequence, read in self.handle.read().items():
+                output = self._outputs.setdefault(sequence, _Output())
+                output.ids += read.generated_ids
+                output.logprobs += read.generated_log_probs
+                output.finish_reason = read.finish_reason
+        return sum(len(output.ids) for output in self._outputs.values())
+
+    def forget(self) -> None:
+        """Begin anew: nothing of what the pipeline made counts."""
+        self.handle = None
+        self._outputs.clear()
+
+    def choices(self) -> tuple[Choice, ...]:
+        asked = self.request.sampling.logprobs
+        return tuple(_choice(output, asked) for _, output in sorted(self._outputs.items()))
+
+    def timings(self) -> Timings:
+        """The pipeline stamps tokens in milliseconds of the same monotonic clock."""
+        stamps = self._raw_metrics().m_new_token_times
+        if not stamps:
+            return Timings(self.t_enq, self.t_adm)
+        first = max(self.t_adm, int(stamps[0] * _NS_PER_MS))
+        return Timings(self.t_enq, self.t_adm, first, max(first, int(stamps[-1] * _NS_PER_MS)))
+
+    def accepted(self) -> int:
+        """How many speculative tokens were accepted: each step yields one token besides them."""
+        return sum(int(size) - 1 for size in self._raw_metrics().m_batch_sizes)
+
+    def _raw_metrics(self) -> Any:
+        return self.handle.get_perf_metrics().raw_metrics
+
+
+def _choice(output: _Output, asked_logprobs: int | None) -> Choice:
+    logprobs = None
+    if asked_logprobs is not None:
+        # With temperature 0 the chosen token is the likeliest: the one alternative there is.
+        logprobs = tuple(
+            TokenLogprob(id_, logprob, ((id_, logprob),) if asked_logprobs else ())
+            for id_, logprob in zip(output.ids, output.logprobs, strict=True)
+        )
+    length = output.finish_reason == genai.GenerationFinishReason.LENGTH
+    return Choice(
+        token_ids=tuple(output.ids),
+        finish_reason=FinishReason.LENGTH if length else FinishReason.STOP,
+        logprobs=logprobs,
+    )

@@ -1,0 +1,213 @@
+"""Loading a pipeline: checks before, the pipeline, and what it turned out to hold."""
+
+import contextlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino_genai as genai
+
+from batchgen.domain.errors import LoadFailed
+from batchgen.domain.requests import SamplingParams
+from batchgen.engines.openvino.device import apply_properties, physical_devices
+from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
+from batchgen.engines.openvino.lint import faults
+from batchgen.engines.openvino.model_dir import (
+    ModelFacts,
+    content_hash,
+    max_model_len,
+    read_facts,
+    vocabulary_hash,
+)
+from batchgen.engines.protocol import Applied
+from batchgen.engines.spec import DraftModel, Json, OpenVinoSpec
+
+KV_BLOCK_TOKENS = 32
+_WARM_UP_ID = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LoadedPipeline:
+    """A pipeline that has generated its first token, and what is known of it."""
+
+    pipeline: genai.ContinuousBatchingPipeline
+    applied: Applied
+    facts: ModelFacts
+    scheduler: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Where compiled models are kept; `note` says why they are not."""
+
+    dir: Path | None
+    note: str | None
+    blobs: int = 0
+
+
+def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
+    """Raises LoadFailed with the reason."""
+    started = time.monotonic()
+    wrong = faults(spec)
+    if wrong:
+        raise LoadFailed("; ".join(wrong))
+    model_dir = Path(spec.path)
+    facts = read_facts(model_dir)
+    length = max_model_len(facts, spec.max_model_len)
+    if spec.scheduler_config.cache_interval_multiplier is not None and not facts.linear_attention:
+        raise LoadFailed(
+            "cache_interval_multiplier has no effect: the model has no linear attention"
+        )
+    core = ov.Core()
+    device = spec.device or "CPU"
+    devices = physical_devices(core, device)
+    properties = apply_properties(core, devices, _asked_properties(spec, devices))
+    config = scheduler_config(spec, length)
+    cache = _usable_cache(spec)
+    given: dict[str, Any] = dict(properties)
+    if cache.dir is not None:
+        given["CACHE_DIR"] = str(cache.dir)
+    if spec.draft is not None:
+        given["draft_model"] = _draft(core, spec.draft, model_dir, device)
+    if spec.prompt_lookup is not None:
+        given["prompt_lookup"] = True
+    compiling = time.monotonic()
+    try:
+        pipeline = genai.ContinuousBatchingPipeline(str(model_dir), config, device, given)
+        compile_s = time.monotonic() - compiling
+        block_bytes, pool_bytes = _first_token(pipeline, spec, facts)
+    except RuntimeError as error:
+        raise LoadFailed(f"openvino-genai: {str(error).strip()}") from error
+    fixed_pool = bool(config.num_kv_blocks or config.cache_size)
+    scheduler = held_by(config)
+    applied = Applied(
+        engine="openvino",
+        engine_version=genai.__version__,
+        device=device,
+        device_name=", ".join(str(core.get_property(d, "FULL_DEVICE_NAME")) for d in devices),
+        config={
+            "scheduler_config": scheduler,
+            "runtime_config": properties,
+            "devices": devices,
+            "max_model_len": length,
+            "max_live_requests": spec.max_live_requests,
+            "eos_token_ids": list(facts.eos_ids),
+            "kv_cache_bytes": pool_bytes if fixed_pool else None,
+            "draft": None if spec.draft is None else _draft_as_applied(spec.draft, device),
+            "prompt_lookup": None
+            if spec.prompt_lookup is None
+            else {
+                "num_assistant_tokens": spec.prompt_lookup.num_assistant_tokens,
+                "max_ngram_size": spec.prompt_lookup.max_ngram_size,
+            },
+            "cache_dir": None if cache.dir is None else str(cache.dir),
+            "cache_note": cache.note,
+        },
+        max_model_len=length,
+        vocab_size=facts.vocab_size,
+        max_live=min(spec.max_live_requests or config.max_num_seqs, config.max_num_seqs),
+        load_s=time.monotonic() - started,
+        kv_block_tokens=KV_BLOCK_TOKENS,
+        kv_blocks=round(pool_bytes / block_bytes) if fixed_pool and block_bytes else None,
+        kv_bytes_per_token=block_bytes / KV_BLOCK_TOKENS if block_bytes else None,
+        compile_s=compile_s,
+        cache_state=_cache_state(cache),
+        model_hash=content_hash(model_dir, cache.dir),
+        libraries={
+            "openvino": ov.__version__,
+            "openvino-genai": genai.__version__,
+            "openvino-tokenizers": version("openvino-tokenizers"),
+            "numpy": np.__version__,
+        },
+    )
+    return LoadedPipeline(pipeline, applied, facts, scheduler)
+
+
+def _asked_properties(spec: OpenVinoSpec, devices: list[str]) -> dict[str, Json]:
+    asked = dict(spec.runtime_config)
+    if spec.kv_cache_precision is not None:
+        asked["KV_CACHE_PRECISION"] = spec.kv_cache_precision
+    if all(device == "CPU" for device in devices):
+        # Its cache of shapes grows with every new prompt length; without it memory stays flat, and
+        # 2,500 requests of mixed lengths were not slower.
+        asked.setdefault("CPU_RUNTIME_CACHE_CAPACITY", "0")
+    return asked
+
+
+def _usable_cache(spec: OpenVinoSpec) -> _Cache:
+    """The compile cache, or none and the reason: a cache that cannot be written breaks no load."""
+    if not spec.cache or spec.cache_dir is None:
+        return _Cache(None, None if spec.cache_dir is None else "switched off")
+    path = Path(spec.cache_dir)
+    try:
+        path.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return _Cache(None, f"not used: {path}: {os.strerror(error.errno or 0)}")
+    return _Cache(path, None, blobs=_blobs(path))
+
+
+def _blobs(path: Path) -> int:
+    return sum(1 for _ in path.glob("*.blob"))
+
+
+def _cache_state(cache: _Cache) -> str:
+    if cache.dir is None:
+        return "off"
+    return "cold" if _blobs(cache.dir) > cache.blobs else "warm"
+
+
+def _draft(core: ov.Core, draft: DraftModel, model_dir: Path, device: str) -> Any:
+    draft_dir = Path(draft.path)
+    read_facts(draft_dir)
+    ours, theirs = vocabulary_hash(model_dir), vocabulary_hash(draft_dir)
+    if ours != theirs:
+        raise LoadFailed(
+            f"the draft model has another vocabulary ({theirs}) than the model ({ours}): its "
+            "tokens would mean something else"
+        )
+    draft_device = draft.device or device
+    physical_devices(core, draft_device)
+    return genai.draft_model(str(draft_dir), draft_device)
+
+
+def _draft_as_applied(draft: DraftModel, device: str) -> dict[str, Json]:
+    return {
+        "path": draft.path,
+        "device": draft.device or device,
+        "model_hash": content_hash(Path(draft.path), None),
+        "num_assistant_tokens": draft.num_assistant_tokens,
+        "assistant_confidence_threshold": draft.assistant_confidence_threshold,
+    }
+
+
+def _first_token(
+    pipeline: genai.ContinuousBatchingPipeline, spec: OpenVinoSpec, facts: ModelFacts
+) -> tuple[float, int]:
+    """Generate two tokens: it warms the pipeline up, and one block's share tells the block's size.
+
+    Returns the bytes of a KV block (0: not told) and of the pool as it stands.
+    """
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    config = generation_config(spec, sampling, max_new_tokens=2, end_ids=facts.eos_ids, seed=0)
+    prompt = ov.Tensor(np.zeros((1, 1), dtype=np.int64))
+    handle = pipeline.add_request(_WARM_UP_ID, prompt, config)
+    pipeline.step()
+    metrics = pipeline.get_metrics()
+    pool_bytes = int(metrics.kv_cache_size_in_bytes)
+    block_bytes = pool_bytes * metrics.cache_usage / 100
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    if handle.get_status() != genai.GenerationStatus.FINISHED:
+        raise LoadFailed("the KV cache does not hold even two tokens")
+    with contextlib.suppress(RuntimeError):
+        if handle.can_read():
+            handle.read_all()
+    return block_bytes, pool_bytes

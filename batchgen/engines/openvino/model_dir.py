@@ -1,0 +1,111 @@
+"""What a model directory says about its model, and the content hash of what is in it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgen.chat.tokenizer import eos_ids, read_json
+from batchgen.domain.errors import LoadFailed
+
+_CHUNK_BYTES = 4 << 20
+_HASHED = ("*.xml", "*.bin", "tokenizer.json", "*config.json", "chat_template.jinja")
+_HASH_FILE = "batchgen-hashes.json"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The limits of a model. `positions` None: the directory does not tell."""
+
+    positions: int | None
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    linear_attention: bool
+
+
+def read_facts(model_dir: Path) -> ModelFacts:
+    """Read config.json. Raises LoadFailed where the directory holds no OpenVINO model."""
+    if not (model_dir / "openvino_model.xml").is_file():
+        raise LoadFailed(
+            f"{model_dir} holds no openvino_model.xml; export the model with "
+            "`optimum-cli export openvino --model DIR --task text-generation-with-past OUT`"
+        )
+    config = read_json(model_dir / "config.json")
+    config = config.get("text_config", config)
+    vocab_size, positions = config.get("vocab_size"), config.get("max_position_embeddings")
+    if not isinstance(vocab_size, int):
+        raise LoadFailed(f"{model_dir / 'config.json'} does not tell the vocab_size")
+    return ModelFacts(
+        positions=positions if isinstance(positions, int) else None,
+        vocab_size=vocab_size,
+        eos_ids=eos_ids(model_dir),
+        linear_attention="linear_attention" in config.get("layer_types", ()),
+    )
+
+
+def max_model_len(facts: ModelFacts, asked: int | None) -> int:
+    """Prompt and answer together. Raises LoadFailed where more is asked than the model can do."""
+    if asked is None:
+        if facts.positions is None:
+            raise LoadFailed(
+                "config.json does not tell max_position_embeddings: give max_model_len"
+            )
+        return facts.positions
+    if facts.positions is not None and asked > facts.positions:
+        raise LoadFailed(
+            f"max_model_len {asked} is over the model's max_position_embeddings {facts.positions}"
+        )
+    return asked
+
+
+def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
+    """The hash of weights, tokenizer and configuration: 32 hex digits.
+
+    Files that look unchanged since the last time (size, time) are taken from a note in `cache_dir`.
+    """
+    note = None if cache_dir is None else cache_dir / _HASH_FILE
+    known = _read_note(note)
+    files = sorted({path for pattern in _HASHED for path in model_dir.glob(pattern)})
+    hashes: dict[str, list[str]] = {}
+    for path in files:
+        stat = path.stat()
+        seal = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+        before = known.get(path.name)
+        fresh = before is None or before[0] != seal
+        hashes[path.name] = [seal, _file_hash(path)] if fresh or before is None else before
+    if note is not None and hashes != known:
+        # Another host may write the same note: a broken one is read as none.
+        note.write_text(json.dumps(hashes))
+    whole = "".join(f"{name} {digest}\n" for name, (_, digest) in sorted(hashes.items()))
+    return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
+
+def vocabulary_hash(model_dir: Path) -> str:
+    """The hash of which text each token id stands for: 16 hex digits."""
+    definition = read_json(model_dir / "tokenizer.json")
+    if not definition:
+        raise LoadFailed(f"{model_dir} has no tokenizer.json")
+    added = [(token["id"], token["content"]) for token in definition.get("added_tokens", ())]
+    vocabulary: Any = definition["model"].get("vocab")
+    if isinstance(vocabulary, Mapping):
+        vocabulary = sorted(vocabulary.items())
+    text = json.dumps([vocabulary, sorted(added)])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _read_note(note: Path | None) -> dict[str, list[str]]:
+    try:
+        known = {} if note is None else json.loads(note.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _file_hash(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
