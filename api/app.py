@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from prometheus_client import CollectorRegistry
@@ -29,6 +30,15 @@ _NATIVE: tuple[APIRouter, ...] = (
 )
 
 
+class Application(FastAPI):
+    """FastAPI, describing errors as they are sent."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = errors.with_problem_types(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application on these settings; without them on the environment's, logging to stderr.
 
@@ -50,7 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         finally:
             context.close()
 
-    app = FastAPI(
+    app = Application(
         title="batchgen",
         version=batchgen.__version__,
         description="Offline LLM inference: a JSONL of requests in, every result exactly once out.",
@@ -63,9 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(partial(Guard, metrics=metrics))
     errors.install(app)
     for router in _OPENAI:
-        app.include_router(
-            router, responses=errors.documented(OpenAIErrorEnvelope, "application/json")
-        )
+        app.include_router(router, responses=errors.documented(OpenAIErrorEnvelope))
     for router in _NATIVE:
-        app.include_router(router, responses=errors.documented(Problem, "application/problem+json"))
+        app.include_router(router, responses=errors.documented(Problem))
     return app

@@ -37,6 +37,7 @@ STATUSES: Mapping[type[BatchgenError], int] = {
     TooLarge: 413,
     Unavailable: 503,
 }
+PROBLEM_TYPE = "application/problem+json"
 OPENAI_ROUTES = ("/v1/files", "/v1/batches", "/v1/models")
 
 _CODES = {
@@ -119,17 +120,28 @@ class Fault(BaseModel):
             self.problem.model_dump(),
             status_code=self.status,
             headers=self.headers,
-            media_type="application/problem+json",
+            media_type=PROBLEM_TYPE,
         )
 
 
-def documented(form: type[BaseModel], media_type: str) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a group of routes, for OpenAPI."""
-    content = {media_type: {"schema": form.model_json_schema(ref_template="#/x-errors/{model}")}}
+def documented(form: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a group of routes, for the description of the interface."""
     return {
-        "4XX": {"description": "The caller can mend it", "content": content},
-        "5XX": {"description": "The service cannot do it now", "content": content},
+        "4XX": {"description": "The caller can mend it", "model": form},
+        "5XX": {"description": "The service cannot do it now", "model": form},
     }
+
+
+def with_problem_types(description: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI description with the media type that problems really have."""
+    for operations in description["paths"].values():
+        for operation in operations.values():
+            for answer in operation["responses"].values():
+                content = answer.get("content", {})
+                schema = content.get("application/json", {}).get("schema", {})
+                if schema.get("$ref") == f"#/components/schemas/{Problem.__name__}":
+                    content[PROBLEM_TYPE] = content.pop("application/json")
+    return description
 
 
 def fault_of(error: Exception) -> Fault:

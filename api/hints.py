@@ -2,6 +2,7 @@
 
 import asyncio
 import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ class JobHints:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
+        self._stopping, self._ending = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="job-hints", daemon=True)
 
     def start(self) -> None:
@@ -31,9 +33,12 @@ class JobHints:
         self._thread.start()
 
     def close(self) -> None:
+        """Let the thread end; it does at once."""
         self._stop.set()
+        self._ending.close()
         if self._thread.ident is not None:
             self._thread.join(timeout=2 * _PATIENCE_S)
+        self._stopping.close()
 
     @contextmanager
     def watching(self, job_id: str) -> Iterator[asyncio.Event]:
@@ -54,7 +59,7 @@ class JobHints:
             if descriptor is None:
                 self._stop.wait(_PATIENCE_S)
                 continue
-            readable, _, _ = select.select([descriptor], [], [], _PATIENCE_S)
+            readable, _, _ = select.select([descriptor, self._stopping], [], [], _PATIENCE_S)
             changed = {job_id for _, job_id in self._listener.drain()} if readable else set()
             if changed and self._loop is not None and not self._stop.is_set():
                 self._loop.call_soon_threadsafe(self._wake, changed)

@@ -80,8 +80,11 @@ class House:
     def queue(self, data: bytes | Sequence[dict[str, Any]], **asked: Any) -> Job:
         """A job that has been through ingest."""
         job = self.submit(data, **asked)
-        ingest.run_once(self.database, self.store, self.bells, self.settings, job.id)
+        self.ingest(job.id)
         return self.job(job.id)
+
+    def ingest(self, job_id: JobId) -> None:
+        ingest.run_once(self.database, self.store, self.bells, self.settings, job_id)
 
     def worker(self, device: str = "CPU", pool: str = "default") -> DeviceWorker:
         """A device worker that has taken its device; `leave` it at the end."""
