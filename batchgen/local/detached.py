@@ -1,7 +1,6 @@
 """A stack in the background: started, found and stopped by other processes."""
 
 import os
-import select
 import signal
 import sys
 import time
@@ -77,26 +76,23 @@ def down(settings: Settings, *, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
     Says whether there was one. One that does not end in `timeout_s` is killed, its processes with
     it. Raises StackError where it belongs to another user.
     """
-    pid = lock.holder(state.lock_path(settings))
+    held = state.lock_path(settings)
+    pid = lock.holder(held)
     if pid is None:
         return False
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:  # it has just ended
-        return True
-    try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            signal.pidfd_send_signal(process, number)
-            ended, _, _ = select.select([process], [], [], timeout_s)
-            if ended:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return True
+        except PermissionError as error:
+            raise StackError(
+                f"the stack on {settings.data_dir} (process {pid}) belongs to another user: stop "
+                "it as that user"
+            ) from error
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if lock.holder(held) != pid:
                 return True
-    except ProcessLookupError:
-        return True
-    except PermissionError as error:
-        raise StackError(
-            f"the stack on {settings.data_dir} (process {pid}) belongs to another user: stop it "
-            "as that user"
-        ) from error
-    finally:
-        os.close(process)
+            time.sleep(0.02)
     raise StackError(f"process {pid} does not end, even by SIGKILL")

@@ -72,12 +72,13 @@ def nobody_for(*paths: Path) -> Identity:
 def give(path: Path, uid: int) -> None:
     """Make `uid` the owner of `path` and of everything below, where it is not so already.
 
-    Raises StackError where we may not: the directory belongs to someone else.
+    Root takes only what was root's or uid 65534's: an ordinary user whose cluster it took would be
+    locked out of it. Raises StackError where the directory belongs to someone else.
     """
     owner = path.stat().st_uid
     if owner == uid:
         return
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or owner not in (0, armed.NOBODY):
         raise StackError(
             f"{path} belongs to uid {owner}, this process is uid {os.geteuid()}: run it as that "
             "user, or choose another --data-dir"

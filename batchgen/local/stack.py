@@ -113,7 +113,10 @@ class Stack:
             )
             while not self._stop.wait(_TICK_S):
                 if supervisor.tick():
-                    self._write_state(parts, supervisor, ready=True)
+                    try:
+                        self._write_state(parts, supervisor, ready=True)
+                    except OSError as error:  # a full disk is no reason to stop serving
+                        self._report(f"cannot write down the state of the stack: {error}")
             self._report("stopping")
 
     @contextlib.contextmanager
@@ -306,7 +309,9 @@ def stopped_by_signals(stack: Stack) -> Iterator[None]:
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stack.request_stop()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started with nohup
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield

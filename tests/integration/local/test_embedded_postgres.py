@@ -219,6 +219,16 @@ def test_root_runs_it_with_and_without_user_namespaces_in_turn(home: Path) -> No
             assert (home / "data").stat().st_uid == identity.uid
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot take anything")
+def test_root_does_not_take_the_cluster_of_an_ordinary_user(home: Path) -> None:
+    with postgres_in(home):
+        pass
+    os.chown(home / "data", 1234, -1)
+    with pytest.raises(StackError, match="belongs to uid 1234"):
+        postgres_in(home).start()
+    assert (home / "data").stat().st_uid == 1234
+
+
 def test_a_stop_is_quick_with_clients_that_hold_on(home: Path) -> None:
     postgres = postgres_in(home)
     postgres.start()
