@@ -73,7 +73,7 @@ def up(
         port=port,
         device_names=device,
         report=note,
-        show_first_key=lambda key: print(f"the first API key, an admin's: {key}", flush=True),
+        show_key=lambda key: print(f"the first API key, an admin's: {key}", flush=True),
     )
 
 

@@ -40,7 +40,7 @@ class LiveStack:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         found = json.loads((data_dir / "credentials.json").read_text())
-        self.client = Client(self.state()["api_url"], found["key"])
+        self.client = Client(self.state()["api_url"], found["api_key"])
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((self.data_dir / "run" / "stack.json").read_text())
@@ -58,10 +58,7 @@ class LiveStack:
     def start_job(self, n: int, *, model: str = "slow", **body: Any) -> str:
         """A job of `n` lines that is at work: some lines are done, some are not."""
         data = jsonl(chat_lines(n, model=model, max_tokens=16, **body))
-        path = self.data_dir / "input.jsonl"
-        path.write_bytes(data)
-        with path.open("rb") as file:
-            uploaded = self.client.upload(Upload(file, "input.jsonl", len(data)))
+        uploaded = self.client.upload(Upload("input.jsonl", [data], len(data)))
         job = self.client.create_job({"input_file_id": uploaded["id"], "model": model})
         until(lambda: self.job(job["id"])["counts"]["completed"] > 0)
         assert self.job(job["id"])["counts"]["completed"] < n, "the job is over too soon"
@@ -119,7 +116,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
         running = LiveStack(data_dir)
         spec = {"engine": "simulated", "max_num_seqs": 8, "step_s": 0.004}
         running.client.add_model({"name": "slow", "spec": spec})
-        yield running
+        with running.client:
+            yield running
     finally:
         process.terminate()
         assert process.wait(30) == 0

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from tests.faults.conftest import LEASE_S, LiveStack
 from tests.waiting import until
 
-N = 1_200
+N = 600
 
 
 @pytest.mark.parametrize("part", ["engine", "device-cpu", "control", "api", "valkey", "postgres"])
