@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from batchgen.domain.errors import StackError
-from batchgen.local import listening, logs, state
+from batchgen.local import listening, state
 from batchgen.local.child import ChildProcess
 from batchgen.local.children import ChildrenFor, children_of, environment_of
 from batchgen.local.credentials import (
@@ -23,6 +23,7 @@ from batchgen.local.credentials import (
     write_credentials,
 )
 from batchgen.local.devices import CPU, Devices, FoundDevice, discover_devices
+from batchgen.local.group import ChildGroup
 from batchgen.local.lock import DirectoryLock
 from batchgen.local.phases import Phases
 from batchgen.local.servers import Servers
@@ -30,9 +31,6 @@ from batchgen.local.state import PartState, StackState
 from batchgen.local.supervise import Part, Report, Supervisor
 from batchgen.settings import Settings
 
-# With Valkey's 2 s and Postgres' 3 s at their slowest this keeps a stop within 10 s.
-_CHILDREN_PATIENCE_S = 4.5
-_DEATHS_BEFORE_READY = 3
 _TICK_S = 0.1
 
 
@@ -100,12 +98,19 @@ class Stack:
             cleanup.callback(executor.shutdown)
             cleanup.callback(servers.stop)
             found = self._start_servers(servers, executor, listening.url_of(bound))
-            children = self._make_children(found, bound)
-            cleanup.callback(self._end_children, children)
-            parts: list[Part] = [*servers.parts(), *children]
+            group = ChildGroup(
+                self._make_children(found, bound),
+                report=self._report,
+                await_all=self._await_all,
+                in_a_hurry=lambda: self._hurry,
+            )
+            cleanup.callback(group.end)
+            parts: list[Part] = [*servers.parts(), *group.children]
             supervisor = Supervisor(parts, executor=executor, report=self._report)
             with self._phases.measure("children"):
-                self._bring_to_ready(children, supervisor, parts, executor)
+                group.start()
+                self._write_state(parts, supervisor, ready=False)
+                group.await_ready(supervisor, executor, self._ready_timeout_s)
             self._write_state(parts, supervisor, ready=True)
             self._report(
                 f"ready at {self._state.api_url} after {time.monotonic() - began:.1f} s; "
@@ -151,7 +156,7 @@ class Stack:
         self._report(f"starting on {settings.data_dir}")
         database, broker = servers.start(executor)
         devices = executor.submit(self._find_devices)
-        self._wait_for([database, broker, devices])
+        self._await_all([database, broker, devices])
         self._state = StackState(
             pid=os.getpid(),
             api_url=api_url,
@@ -164,7 +169,7 @@ class Stack:
             self._report(reason)
         return devices.result()
 
-    def _wait_for(self, futures: "Sequence[Future[Any]]") -> None:
+    def _await_all(self, futures: "Sequence[Future[Any]]") -> None:
         """Wait for all, raise the first failure at once, give up when asked to stop."""
         pending = set(futures)
         while pending:
@@ -210,50 +215,6 @@ class Stack:
             )
             for spec in specs
         ]
-
-    def _bring_to_ready(
-        self,
-        children: Sequence[ChildProcess],
-        supervisor: Supervisor,
-        parts: Sequence[Part],
-        executor: ThreadPoolExecutor,
-    ) -> None:
-        """Start the children and wait until each says that it is ready."""
-        for child in children:
-            logs.rotate(child.log_path)
-            child.start()
-        self._write_state(parts, supervisor, ready=False)
-        deadline = time.monotonic() + self._ready_timeout_s
-        waiting = list(children)
-        while waiting:
-            # Asking may take long where a process hangs, so it is not done in this thread.
-            answers = {child.name: executor.submit(child.is_ready) for child in waiting}
-            self._wait_for(list(answers.values()))
-            waiting = [child for child in waiting if not answers[child.name].result()]
-            supervisor.tick()
-            restarts = supervisor.restarts()
-            for child in waiting:
-                if restarts[child.name] >= _DEATHS_BEFORE_READY or time.monotonic() > deadline:
-                    raise StackError(
-                        f"{child.name} does not come up; its log {child.log_path} ends "
-                        f"with:\n{logs.tail(child.log_path)}"
-                    )
-            if waiting and self._stop.wait(0.05):
-                raise StoppedEarly("stopped before it was ready")
-
-    def _end_children(self, children: Sequence[ChildProcess]) -> None:
-        """Ask all to end at once, and wait for them together."""
-        for child in children:
-            child.ask_to_end()
-        deadline = time.monotonic() + _CHILDREN_PATIENCE_S
-        while time.monotonic() < deadline and not self._hurry:
-            if not any(child.is_alive() for child in children):
-                break
-            time.sleep(0.02)
-        for child in children:
-            if child.is_alive():
-                self._report(f"{child.name} does not end: killed")
-            child.end(0.0)
 
     def _write_state(self, parts: Sequence[Part], supervisor: Supervisor, *, ready: bool) -> None:
         restarts = supervisor.restarts()
