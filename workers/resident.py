@@ -1,5 +1,6 @@
 """The engine that stays loaded between jobs, and the record of its session."""
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,12 +110,9 @@ class Resident:
             self.client.close()
         if self.session_id is not None:
             stats = None if self.last_stats is None else msgspec.to_builtins(self.last_stats)
-            try:
-                with self._context.database.unit_of_work() as tx:
-                    devices.close_session(tx, self.session_id, reason, stats)
-            except Unavailable:
-                # The next worker of this device closes what is left open.
-                pass
+            # Where it cannot be noted, the next worker of this device closes what is left open.
+            with contextlib.suppress(Unavailable), self._context.database.unit_of_work() as tx:
+                devices.close_session(tx, self.session_id, reason, stats)
         self.client = self.applied = self.preparer = None
         self.fingerprint = self.session_id = self._spec = self.last_stats = None
 
@@ -149,8 +147,11 @@ def _bound(spec: EngineSpec, device: str, settings: Settings, fingerprint: str) 
     if spec.device is None:
         changed["device"] = device
     if isinstance(spec, OpenVinoSpec) and spec.cache:
-        root = settings.data_dir / "cache" / "openvino"
-        changed["cache_dir"] = str(root / f"{_file_name(device)}-{fingerprint}")
+        cache = settings.data_dir / "cache" / "openvino" / f"{_file_name(device)}-{fingerprint}"
+        # Where it cannot be made, the engine loads without and says so in its applied settings.
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+        changed["cache_dir"] = str(cache)
     return msgspec.structs.replace(spec, **changed)
 
 

@@ -1,0 +1,155 @@
+"""What the platform costs: output tokens a second through it, against a bare add_request/step loop.
+
+    python -m tests.perf.overhead [--pairs 5] [--requests 400] [--in-flight 32]
+
+Both run the demo target on the openvino engine with the same requests, scheduler settings and
+number of requests in flight, each in a process that stays loaded; one warm-up run each, then pairs
+in random order. A figure is output tokens over (last token - first submission), loading excluded
+on both sides. The bare loop knows the token ids beforehand; the platform reads, tokenizes,
+decodes, checkpoints and serves meanwhile.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import batchgen.demo
+from batchgen.chat.encoder import PromptEncoder
+from batchgen.client import Client
+from batchgen.client.upload import Upload
+from batchgen.domain.requests import ChatPrompt
+from batchgen.local.credentials import read_credentials
+from batchgen.local.detached import down, up_detached
+from batchgen.settings import Settings
+
+BAR, AIM = 0.95, 0.98
+ORDERS = Path(__file__).parents[2] / "examples" / "orders-500.jsonl"
+MODEL = Path(batchgen.demo.__file__).parent / "models" / "orders-qwen3-2m-ov"
+SCHEDULER = {"max_num_batched_tokens": 2048, "num_kv_blocks": 2048, "enable_prefix_caching": True}
+
+
+class BareLoop:
+    """The loop in a process of its own; each line in is a run, each line out its tokens a
+    second.
+    """
+
+    def __init__(self, model: Path, requests: Path, in_flight: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.perf.bare_loop", model, requests, str(in_flight)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self) -> float:
+        process = self._process
+        if process.stdin is None or process.stdout is None:
+            raise SystemExit("the bare loop has no pipes")
+        process.stdin.write("run\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Platform:
+    """The whole service; each run is a job, its figure the job's own metric."""
+
+    def __init__(self, client: Client, file_id: str) -> None:
+        self._client = client
+        self._file_id = file_id
+
+    def run(self) -> float:
+        job = self._client.create_job({"input_file_id": self._file_id, "model": "demo"})
+        pause = threading.Event()
+        while job["state"] not in {"completed", "failed"}:
+            pause.wait(0.25)
+            job = self._client.job(job["id"])
+        if job["state"] != "completed" or job["counts"]["failed"]:
+            raise SystemExit(f"the job did not complete: {job['counts']}")
+        metrics: dict[str, Any] = self._client.metrics(job["id"])
+        return float(metrics["values"]["output_tok_s"]["value"])
+
+
+@contextmanager
+def platform(lines: list[bytes], in_flight: int) -> Iterator[Platform]:
+    with tempfile.TemporaryDirectory(prefix="batchgen-overhead-") as directory:
+        settings = Settings(data_dir=Path(directory))
+        up_detached(settings, port=0, device_names=["CPU"])
+        try:
+            found = read_credentials(settings)
+            if found is None:
+                raise SystemExit("the stack left no credentials")
+            with Client(found.api_url, found.api_key) as client:
+                spec = {
+                    "engine": "openvino",
+                    "path": str(MODEL),
+                    "scheduler_config": SCHEDULER | {"max_num_seqs": in_flight},
+                }
+                client.add_model({"name": "demo", "spec": spec})
+                data = b"".join(lines)
+                uploaded = client.upload(Upload("orders.jsonl", [data], len(data)))
+                yield Platform(client, uploaded["id"])
+        finally:
+            down(settings)
+
+
+def prompts(lines: list[bytes]) -> list[dict[str, Any]]:
+    encoder = PromptEncoder(MODEL)
+    out = []
+    for line in lines:
+        body = json.loads(line)["body"]
+        ids = encoder.encode(ChatPrompt(tuple(body["messages"])))
+        out.append({"ids": ids, "max_tokens": body["max_tokens"]})
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--in-flight", type=int, default=32)
+    asked = parser.parse_args()
+    lines = ORDERS.read_bytes().splitlines(keepends=True)[: asked.requests]
+    ratios = []
+    table = Table(title=f"output tok/s, {len(lines)} orders, {asked.in_flight} in flight")
+    for heading in ("pair", "bare loop", "platform", "ratio"):
+        table.add_column(heading, justify="right")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(prompts(lines), file)
+        file.flush()
+        bare = BareLoop(MODEL, Path(file.name), asked.in_flight)
+        with platform(lines, asked.in_flight) as through:
+            arms = {"bare": bare.run, "platform": through.run}
+            for run in arms.values():
+                run()
+            for pair in range(1, asked.pairs + 1):
+                order = random.sample(list(arms), k=2)
+                got = {name: arms[name]() for name in order}
+                ratios.append(got["platform"] / got["bare"])
+                row = (f"{got['bare']:,.0f}", f"{got['platform']:,.0f}", f"{ratios[-1]:.3f}")
+                table.add_row(str(pair), *row)
+        bare.close()
+    median = statistics.median(ratios)
+    console = Console()
+    console.print(table)
+    console.print(f"median ratio {median:.3f} (bar {BAR}, aim {AIM})")
+    if median < BAR:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
