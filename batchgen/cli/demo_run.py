@@ -79,7 +79,7 @@ class _Texts:
         if not event.data["counts"]["completed"]:
             return
         so_far = BytesIO()
-        self._client.download({**self._job, "output_file_id": None}, "results", so_far)
+        self._client.download(self._job["id"], "results", so_far)
         for line in so_far.getvalue().splitlines():
             custom_id, text = _answer(json.loads(line))
             if custom_id in self._shown:
@@ -108,7 +108,7 @@ def _fetch(client: "Client", job: Mapping[str, Any], folder: Path) -> dict[str, 
     for part in ("results", "errors", "timings"):
         path = folder / _FILES[part]
         with written(str(path)) as out:
-            client.download(dict(job), part, out)
+            client.download(job["id"], part, out)
         paths[part] = str(path)
     return paths
 

@@ -12,7 +12,7 @@ def add_to(app: typer.Typer) -> None:
     @api_command(devices, "list")
     def list_devices(api: Api) -> None:
         """List the devices, with what they are doing."""
-        from batchgen.cli.render import age, print_json, print_table
+        from batchgen.cli.render import print_json, print_table, span
 
         found = api.client.devices()
         if api.as_json:
@@ -21,7 +21,14 @@ def add_to(app: typer.Typer) -> None:
         print_table(
             ["DEVICE", "HOST", "POOL", "STATE", "SEEN", "DETAIL"],
             (
-                (d["device"], d["host"], d["pool"], d["state"], age(d["heartbeat_at"]), d["detail"])
+                (
+                    d["device"],
+                    d["host"],
+                    d["pool"],
+                    d["state"],
+                    f"{span(d['heartbeat_age_s'])} ago",
+                    d["detail"],
+                )
                 for d in found
             ),
         )

@@ -39,7 +39,7 @@ def _download(api: Api, job_id: str, part: "Part", output: str) -> None:
 
     job = api.client.job(job_id)
     with written(output) as out:
-        n_bytes = api.client.download(job, part, out)
+        n_bytes = api.client.download(job_id, part, out)
     if output == "-":
         return  # what was written is JSON already
     if api.as_json:

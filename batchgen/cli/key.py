@@ -20,6 +20,12 @@ def add_to(app: typer.Typer) -> None:
         scope: Annotated[
             Scope, typer.Option(help="An admin may also manage models and keys.")
         ] = Scope.USER,
+        project: Annotated[
+            str | None,
+            typer.Option(
+                help="What the key sees: its files and jobs are of this project. Default: default."
+            ),
+        ] = None,
         expires_in: Annotated[
             str | None,
             typer.Option(
@@ -31,6 +37,8 @@ def add_to(app: typer.Typer) -> None:
         from batchgen.cli.render import note, print_json
 
         body: dict[str, object] = {"name": name, "scope": scope.value}
+        if project is not None:
+            body["project"] = project
         if expires_in is not None:
             body["expires_in_s"] = _seconds(expires_in)
         made = api.client.create_key(body)
@@ -50,11 +58,12 @@ def add_to(app: typer.Typer) -> None:
             print_json(found)
             return
         print_table(
-            ["KEY", "NAME", "SCOPE", "CREATED", "LAST USED", "EXPIRES", "REVOKED"],
+            ["KEY", "NAME", "PROJECT", "SCOPE", "CREATED", "LAST USED", "EXPIRES", "REVOKED"],
             (
                 (
                     k["id"],
                     k["name"],
+                    k["project"],
                     k["scope"],
                     age(k["created_at"]),
                     age(k["last_used_at"]),

@@ -33,7 +33,10 @@ def print_metrics(found: Mapping[str, Any]) -> None:
     """Single values, then the distributions over requests."""
     from batchgen.cli.render import note, print_table
 
-    if found.get("simulated"):
+    if not found:
+        note("measured once the job has ended")
+        return
+    if found["simulated"]:
         note("simulated: a scripted engine made these figures, no model was computed")
     print_table(
         ["METRIC", ">VALUE", "UNIT", "WHY NOT"],

@@ -62,7 +62,7 @@ def add_to(app: typer.Typer) -> None:
 
     @api_command(models, "show")
     def show(api: Api, name: Name) -> None:
-        """Show a model with all its engine settings; those at their default are left out."""
+        """Show a model and its engine settings; those that are not set are left out."""
         from batchgen.cli.render import print_fields, print_json
 
         model = api.client.model(name)

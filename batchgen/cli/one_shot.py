@@ -117,14 +117,14 @@ def _write(client: "Client", job: dict[str, Any], outputs: Outputs) -> None:
     if job["state"] == "failed":
         return  # nothing was run; what is wrong with the input is said line by line
     with written(outputs.results) as out:
-        client.download(job, "results", out)
+        client.download(job["id"], "results", out)
     if outputs.errors is None:
         return
     # An error file of an earlier run must not be taken for this one's.
     if job["counts"]["failed"] or Path(outputs.errors).exists():
         with written(outputs.errors) as out:
             if job["counts"]["failed"]:
-                client.download(job, "errors", out)
+                client.download(job["id"], "errors", out)
 
 
 def _report(api: Api, job: dict[str, Any], outputs: Outputs, *, quiet: bool) -> None:

@@ -6,18 +6,15 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 from urllib.parse import quote
 
-from batchgen.client.download import fetch_file, fetch_live
+from batchgen.client.download import fetch
 from batchgen.client.events import Event, parsed
 from batchgen.client.transport import Transport
 from batchgen.client.upload import Upload, multipart
 from batchgen.domain.errors import Unavailable
-from batchgen.domain.states import TERMINAL_JOB_STATES
 
 Object = dict[str, Any]
 Part = Literal["results", "errors", "timings"]
 Action = Literal["cancel", "pause", "resume", "retry"]
-
-_FILE_OF: Mapping[Part, str] = {"results": "output_file_id", "errors": "error_file_id"}
 
 
 class Client:
@@ -128,15 +125,12 @@ class Client:
             except Unavailable as error:
                 attempt.failed(error)
 
-    def download(self, job: Object, part: Part, out: BinaryIO) -> int:
+    def download(self, job_id: str, part: Part, out: BinaryIO) -> int:
         """Write a job's results, errors or timings to `out`, as far as they are; returns the bytes.
 
-        Results and errors of a job that has ended are files, and resume where a connection breaks.
+        Once the job has ended, a broken connection is resumed where it broke.
         """
-        file_id = job.get(_FILE_OF.get(part, ""))
-        if file_id and job["state"] in TERMINAL_JOB_STATES:
-            return fetch_file(self._transport, _segment(file_id), out)
-        return fetch_live(self._transport, f"{_job(job['id'])}/{part}", out)
+        return fetch(self._transport, f"{_job(job_id)}/{part}", out)
 
     # -- models, devices, keys -----------------------------------------------------------------
 
