@@ -80,8 +80,9 @@ def generation_config(
     config.min_new_tokens = min(sampling.min_tokens, max_new_tokens)
     ends = set() if sampling.ignore_eos else set(end_ids)
     config.stop_token_ids = ends | set(sampling.stop_token_ids)
-    # With an eos_token_id of -1 the pipeline puts the model's own back in, and its ignore_eos ignores
-    # every stop token: so any stop token plays the end token's part, and only without any is it used.
+    # With an eos_token_id of -1 the pipeline puts the model's own back in, and its ignore_eos
+    # ignores every stop token: so any stop token plays the end token's part, and only without any
+    # is it used.
     config.eos_token_id = min(config.stop_token_ids, default=-1)
     config.ignore_eos = not config.stop_token_ids
     config.stop_strings = set(sampling.stop)
