@@ -101,7 +101,10 @@ def missing(name: str, number: int) -> Fault:
 
 def shown(value: object) -> str:
     """A user's value for a message: bounded, and without a NUL or lone surrogate in it."""
-    return _bounded(repr(value))
+    try:
+        return _bounded(repr(value))
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
 
 
 def printable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The memory of ingest does not grow with the file; speed is for tests/perf/ingest.py to measure."""
+"""The memory of ingest does not grow with the file; its speed is for ingest.py to measure."""
 
 import json
 import subprocess

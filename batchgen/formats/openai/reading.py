@@ -59,6 +59,8 @@ def parse_line(
                 custom_id, prompt, sampling = _read_completion(raw, line, max_output_tokens)
     except InvalidRequest as error:
         return Failed(400, error.code, error.message, error.param)
+    except RecursionError:
+        return Failed(400, "invalid_json_line", "the line is nested too deeply")
     return GenerationRequest(custom_id, index, line, Endpoint(endpoint), prompt, sampling)
 
 
