@@ -10,12 +10,34 @@ import pytest
 
 from batchgen.domain.errors import InvalidRequest, NotFound, Unavailable
 from batchgen.storage.objects import ObjectStore
+from tests.unit.storage.fake_s3 import FakeS3
 
 
-@pytest.fixture(params=["directory", "memory"])
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
+    with FakeS3() as bucket:
+        for name, value in {
+            "AWS_ENDPOINT": bucket.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "NO_PROXY": "127.0.0.1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
+
+
+@pytest.fixture(params=["directory", "memory", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    url = "memory://" if request.param == "memory" else (tmp_path / "a dir").as_uri()
-    return ObjectStore.from_url(url)
+    match request.param:
+        case "memory":
+            return ObjectStore.from_url("memory://")
+        case "s3":
+            request.getfixturevalue("s3")
+            return ObjectStore.from_url("s3://bucket/some/prefix")
+        case _:
+            return ObjectStore.from_url((tmp_path / "a dir").as_uri())
 
 
 @pytest.fixture
@@ -193,3 +215,22 @@ def test_a_disk_that_fails_is_unavailable_not_a_crash(
 def test_an_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest):
         ObjectStore.from_url(url)
+
+
+def test_a_large_object_reaches_a_bucket_in_parts_under_its_prefix(s3: FakeS3) -> None:
+    store = ObjectStore.from_url("s3://bucket/some/prefix")
+    store.put_stream("big", [b"x" * 9_000_000, b"y" * 9_000_000])
+    assert list(s3.objects) == ["some/prefix/big"]
+    assert s3.objects["some/prefix/big"] == b"x" * 9_000_000 + b"y" * 9_000_000
+    assert s3.uploads == {}
+
+
+def test_a_bucket_that_refuses_is_unavailable_and_the_message_is_one_line(s3: FakeS3) -> None:
+    store = ObjectStore.from_url("s3://bucket")
+    store.put("k", b"x")
+    s3.broken = True
+    for act in (lambda: store.get_range("k", 0, 1), lambda: store.put("k2", b"x")):
+        with pytest.raises(Unavailable) as caught:
+            act()
+        assert "\n" not in str(caught.value)
+        assert "secret" not in str(caught.value)
