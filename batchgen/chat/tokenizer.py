@@ -7,8 +7,8 @@ files.
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,11 @@ import tokenizers
 
 from batchgen.chat.guard import any_of
 from batchgen.domain.errors import LoadFailed
+
+_REMEMBERED_CHARS = range(256, 32_768)
+_REMEMBERED_PIECES = 128
+# Stages of a tokenizer that treat a piece alike wherever it stands.
+_PLACELESS = frozenset({"ByteLevel", "Split", "Digits", "NFC", "NFD", "NFKC", "NFKD", "Lowercase"})
 
 
 class Tokenizer(Protocol):
@@ -84,6 +89,8 @@ class ModelTokenizer:
         return {token.content: id_ for id_, token in added.items() if token.special}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if not add_special_tokens and self._pieces_are_independent:
+            return self._encode_by_pieces(text)
         ids: list[int] = self._plain.encode(text, add_special_tokens=add_special_tokens).ids
         if add_special_tokens and self._bos_id is not None and ids[:2] == [self._bos_id] * 2:
             del ids[0]  # The text spelled out the BOS that the tokenizer adds.
@@ -101,6 +108,55 @@ class ModelTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._plain.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def _encode_by_pieces(self, text: str) -> list[int]:
+        """What lies between added tokens, each apart: a system message is tokenized only once."""
+        ids: list[int] = []
+        at = 0
+        for found in self._added_re.finditer(text):
+            ids += self._encode_piece(text[at : found.start()])
+            ids.append(self._added_ids[found[0]])
+            at = found.end()
+        ids += self._encode_piece(text[at:])
+        return ids
+
+    def _encode_piece(self, text: str) -> Sequence[int]:
+        if len(text) in _REMEMBERED_CHARS:
+            return self._remembered(text)
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids if text else []
+        return ids
+
+    @cached_property
+    def _remembered(self) -> Callable[[str], Sequence[int]]:
+        @lru_cache(maxsize=_REMEMBERED_PIECES)
+        def remembered(text: str) -> Sequence[int]:
+            return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+
+        return remembered
+
+    @cached_property
+    def _added_ids(self) -> dict[str, int]:
+        added = self._plain.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items()}
+
+    @cached_property
+    def _added_re(self) -> re.Pattern[str]:
+        return any_of([*self._added_ids])
+
+    @cached_property
+    def _pieces_are_independent(self) -> bool:
+        """Whether the tokenizer itself cuts at added tokens and forgets what was before the cut.
+
+        It does where they are found in the text as it stands, and nothing in the pipeline depends
+        on a piece's place in the text (Metaspace and Prepend may treat the first apart).
+        """
+        definition = json.loads(self._definition)
+        exact = all(
+            not (token["normalized"] or token["lstrip"] or token["rstrip"] or token["single_word"])
+            for token in definition["added_tokens"]
+        )
+        stages = {*_stages(definition["normalizer"]), *_stages(definition["pre_tokenizer"])}
+        return exact and stages <= _PLACELESS
 
     @cached_property
     def _specials_re(self) -> re.Pattern[str]:
@@ -197,6 +253,16 @@ def _eos_ids(model_dir: Path, definition: str, settings: dict[str, Any]) -> tupl
         if known is not None:
             ids[known] = None
     return tuple(ids)
+
+
+def _stages(stage: Any) -> list[str]:
+    """The types of a tokenizer's stages, those of a sequence one by one."""
+    if stage is None:
+        return []
+    if stage["type"] == "Sequence":
+        parts = stage.get("normalizers") or stage.get("pretokenizers") or []
+        return [name for part in parts for name in _stages(part)]
+    return [str(stage["type"])]
 
 
 def _from_definition(definition: str) -> tokenizers.Tokenizer:

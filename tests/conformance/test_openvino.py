@@ -34,14 +34,10 @@ def poll_until_it_ends(client: EngineClient) -> None:
 
 
 def greedy(loaded: Loaded) -> list[tuple[int, ...]]:
-    """The answers to orders of the demo task, whose prompts together are far over a step's tokens."""
+    """The answers to demo orders, whose prompts together are far over a step's tokens."""
     prompts = [ChatPrompt(tuple(order.messages())) for order in held_out(24)]
-    results = loaded.run(
-        *(
-            loaded.request(loaded.encoder.encode(prompt), max_tokens=MAX_TOKENS)
-            for prompt in prompts
-        )
-    )
+    encoded = [loaded.encoder.encode(prompt) for prompt in prompts]
+    results = loaded.run(*(loaded.request(ids, max_tokens=MAX_TOKENS) for ids in encoded))
     assert all(isinstance(result, Generation) for result in results), results
     return [result.choices[0].token_ids for result in results]
 

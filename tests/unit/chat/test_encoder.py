@@ -4,11 +4,15 @@ import json
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.errors import InvalidRequest, LoadFailed
 from batchgen.domain.requests import ChatPrompt, SamplingParams, TextPrompt, TokenPrompt
 from tests.unit.chat.conftest import CHATML, chatml_tokenizer, llama_tokenizer, save
+
+chatml_reference = chatml_tokenizer()
 
 
 def chat(*contents, **options) -> ChatPrompt:
@@ -296,3 +300,31 @@ def test_config_files_that_are_no_objects_are_refused(tmp_path):
     (path / "tokenizer_config.json").write_text(json.dumps([1]))
     with pytest.raises(LoadFailed, match="not a JSON object"):
         PromptEncoder(path)
+
+
+_WORDS = [
+    "hello",
+    " world",
+    "\n",
+    "é",
+    "<",
+    "|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "12",
+    "  ",
+]
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=60), st.booleans())
+def test_texts_are_tokenized_in_pieces_exactly_as_in_one(chatml, words, long):
+    text = "".join(words) * (20 if long else 1)
+    whole = chatml_reference.encode(text, add_special_tokens=False).ids
+    assert ids_of(chatml, text) == whole
+    assert ids_of(chatml, text) == whole  # now remembered
+
+
+def test_a_tokenizer_that_treats_the_first_piece_apart_gets_the_text_as_one(llama):
+    text = "hello</s>world <s> you"
+    assert ids_of(llama, text) == llama_tokenizer().encode(text, add_special_tokens=False).ids
