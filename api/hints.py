@@ -59,7 +59,9 @@ class JobHints:
             if descriptor is None:
                 self._stop.wait(_PATIENCE_S)
                 continue
-            readable, _, _ = select.select([descriptor, self._stopping], [], [], _PATIENCE_S)
+            readable, _, _ = select.select(
+                [descriptor, self._stopping.fileno()], [], [], _PATIENCE_S
+            )
             changed = {job_id for _, job_id in self._listener.drain()} if readable else set()
             if changed and self._loop is not None and not self._stop.is_set():
                 self._loop.call_soon_threadsafe(self._wake, changed)

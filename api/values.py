@@ -14,9 +14,12 @@ _LONGEST_NAME = 64
 _DEEPEST = 12
 
 
-def _without_nul(text: str) -> str:
+def _text(text: str) -> str:
+    """What Postgres cannot hold as text is refused."""
     if "\0" in text:
         raise ValueError("must not hold the character NUL")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("must not hold lone surrogates")
     return text
 
 
@@ -31,9 +34,7 @@ def _check_json(value: Any, depth: int) -> None:
         raise ValueError(f"must not be nested deeper than {_DEEPEST} levels")
     match value:
         case str():
-            _without_nul(value)
-            if any("\ud800" <= c <= "\udfff" for c in value):
-                raise ValueError("must not hold lone surrogates")
+            _text(value)
         case float() if not math.isfinite(value):
             raise ValueError("must not hold NaN or infinities")
         case list():
@@ -45,8 +46,9 @@ def _check_json(value: Any, depth: int) -> None:
                 _check_json(item, depth - 1)
 
 
-Text = Annotated[str, Field(max_length=512), AfterValidator(_without_nul)]
-Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_without_nul)]
+Text = Annotated[str, Field(max_length=512), AfterValidator(_text)]
+Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_text)]
+Metadata = dict[Annotated[str, AfterValidator(_text)], Annotated[str, AfterValidator(_text)]]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from api.deps import ACaller, Caller, Here, IdempotencyKey, JobInPath, as_file_id, as_job_id
 from api.native.shapes import JobObject
-from api.values import Body, ExpiresAfter, JsonObject, Name, Page, Query, Text
+from api.values import Body, ExpiresAfter, JsonObject, Metadata, Name, Page, Query, Text
 from batchgen.domain.errors import UnknownOption
 from batchgen.domain.requests import Endpoint
 from batchgen.domain.states import JobState
@@ -27,7 +27,7 @@ class NewJob(Body):
     endpoint: Text = Endpoint.CHAT_COMPLETIONS.value
     model: Name | None = None
     completion_window: Text = "24h"
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     priority: int = Field(0, ge=-1_000, le=1_000)
     engine: JsonObject = Field(default_factory=dict)
     output_expires_after: ExpiresAfter | None = None

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from api.deps import ACaller, BatchInPath, Caller, Here, IdempotencyKey, as_file_id, as_job_id
 from api.openai.shapes import BatchObject
-from api.values import Body, ExpiresAfter, Page, Query, Text
+from api.values import Body, ExpiresAfter, Metadata, Page, Query, Text
 from batchgen.services.cancel import cancel
 from batchgen.services.submit import Submission, submit
 from batchgen.storage import jobs
@@ -22,7 +22,7 @@ class NewBatch(Body):
     input_file_id: Text
     endpoint: Text
     completion_window: Text
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
 
 
