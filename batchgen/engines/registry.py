@@ -5,6 +5,7 @@ from typing import cast
 
 from batchgen.domain.outcomes import Failed
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.openvino import lint as openvino_lint
 from batchgen.engines.openvino import refusals as openvino
 from batchgen.engines.protocol import Engine
 from batchgen.engines.simulated import refusals as simulated
@@ -21,6 +22,15 @@ def make_engine(spec: EngineSpec) -> Engine:
     """A new engine of the spec's kind, not loaded."""
     module, name = _ENGINES[type(spec)]
     return cast("Engine", getattr(import_module(module), name)())
+
+
+def spec_faults(spec: EngineSpec) -> list[str]:
+    """What cannot work in a spec, each with the reason, as far as it shows without loading it."""
+    match spec:
+        case OpenVinoSpec():
+            return openvino_lint.faults(spec)
+        case SimulatedSpec():
+            return simulated.faults(spec)
 
 
 def refusal(spec: EngineSpec, sampling: SamplingParams) -> Failed | None:

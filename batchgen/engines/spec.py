@@ -96,7 +96,7 @@ class OpenVinoSpec(
     cache: bool = True
     cache_dir: str | None = None
     max_live_requests: int | None = None
-    max_requests_per_process: int | None = None
+    max_requests_per_process: int | None = 20_000
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Model
+from batchgen.engines.registry import spec_faults
 from batchgen.engines.spec import (
     EngineSpec,
     OpenVinoSpec,
@@ -65,6 +66,7 @@ def register(
     if spec.get("cache_dir") is not None:
         raise InvalidRequest("cache_dir is derived by the server; leave it out", param="cache_dir")
     typed = _with_checked_paths(decode_spec(dict(spec)), settings)
+    _refuse_faults(typed)
     print_of_spec = fingerprint(typed)
     with database.unit_of_work() as tx:
         earlier = models.revisions(tx, name)
@@ -97,7 +99,14 @@ def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved
                 param=f"engine.{reserved}",
             )
     spec = decode_spec(_merged(model.spec, overrides))
+    _refuse_faults(spec)
     return Resolved(model=model, spec=spec, fingerprint=fingerprint(spec))
+
+
+def _refuse_faults(spec: EngineSpec) -> None:
+    faults = spec_faults(spec)
+    if faults:
+        raise InvalidRequest("; ".join(faults), code="unusable_engine", param="engine")
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

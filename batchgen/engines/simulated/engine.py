@@ -22,7 +22,7 @@ from batchgen.domain.outcomes import Choice, Failed, Generation, Timings, TokenL
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
-from batchgen.engines.simulated.refusals import refusal
+from batchgen.engines.simulated.refusals import faults, refusal
 from batchgen.engines.simulated.script import Deed, Output, Script, hang
 from batchgen.engines.spec import EngineSpec, SimulatedSpec
 
@@ -73,10 +73,9 @@ class SimulatedEngine:
         if not isinstance(spec, SimulatedSpec):
             raise LoadFailed(f"the simulated engine cannot run {type(spec).__name__}")
         started = time.monotonic()
-        if spec.max_num_seqs < 1 or spec.max_model_len < 2:
-            raise LoadFailed("max_num_seqs must be at least 1 and max_model_len at least 2")
-        if spec.kv_blocks is not None and spec.kv_blocks < 1:
-            raise LoadFailed("kv_blocks must be at least 1")
+        wrong = faults(spec)
+        if wrong:
+            raise LoadFailed("; ".join(wrong))
         if spec.path is not None:
             self._tokenizer = load_tokenizer(Path(spec.path))
         self._script = Script(spec.rules, self._tokenizer)

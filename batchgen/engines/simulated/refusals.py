@@ -1,7 +1,30 @@
-"""What the simulated engine lacks."""
+"""What the simulated engine lacks, and what cannot work in its spec."""
 
 from batchgen.domain.outcomes import Failed
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.spec import SimulatedSpec
+
+
+def faults(spec: SimulatedSpec) -> list[str]:
+    """What is wrong with the spec; empty where nothing is."""
+    numbers = (
+        ("max_model_len", spec.max_model_len, 2),
+        ("max_num_seqs", spec.max_num_seqs, 1),
+        ("default_max_tokens", spec.default_max_tokens, 1),
+        ("kv_blocks", spec.kv_blocks, 1),
+        ("max_requests_per_process", spec.max_requests_per_process, 1),
+        ("load_s", spec.load_s, 0),
+        ("step_s", spec.step_s, 0),
+        ("step_s_per_seq", spec.step_s_per_seq, 0),
+        ("prefill_tok_s", spec.prefill_tok_s, 0),
+    )
+    wrong = [
+        f"{n} must be at least {least}" for n, v, least in numbers if v is not None and v < least
+    ]
+    wrong += [
+        f"rules[{i}].factor must be over 0" for i, rule in enumerate(spec.rules) if rule.factor <= 0
+    ]
+    return wrong
 
 
 def refusal(sampling: SamplingParams) -> Failed | None:
