@@ -1,16 +1,17 @@
 """The live progress bar of a terminal."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from batchgen.cli.progress import n_ended, rate_words, take
+from batchgen.cli.progress import n_ended, take, words_of
 from batchgen.cli.rates import Rates
 
 
@@ -19,7 +20,7 @@ class Bar:
 
     def __init__(self) -> None:
         self._rates = Rates()
-        self._progress = Progress(
+        self._progress = _OneLine(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
             _Counts(table_column=Column(no_wrap=True, justify="right")),
@@ -58,6 +59,13 @@ class Bar:
         self._progress.stop()
 
 
+class _OneLine(Progress):
+    def get_renderables(self) -> Iterable[RenderableType]:
+        # Room for the ^C that a terminal echoes: it would break a line of full width in two.
+        for renderable in super().get_renderables():
+            yield Constrain(renderable, self.console.width - 3)
+
+
 class _Counts(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
@@ -74,5 +82,5 @@ class _Speed(ProgressColumn):
         super().__init__(table_column=table_column)
 
     def render(self, task: Task) -> Text:
-        rate = self._rates.rate(time.monotonic(), task.fields["open"])
-        return Text("  ".join(rate_words(rate)), style="cyan")
+        words = words_of(self._rates, time.monotonic(), task.description, task.fields["open"])
+        return Text("  ".join(words), style="cyan")

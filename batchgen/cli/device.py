@@ -12,7 +12,7 @@ def add_to(app: typer.Typer) -> None:
     @api_command(devices, "list")
     def list_devices(api: Api) -> None:
         """List the devices, with what they are doing."""
-        from batchgen.cli.render import print_json, print_table, span
+        from batchgen.cli.render import ago, print_json, print_table
 
         found = api.client.devices()
         if api.as_json:
@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
                     d["host"],
                     d["pool"],
                     d["state"],
-                    f"{span(d['heartbeat_age_s'])} ago",
+                    ago(d["heartbeat_age_s"]),
                     d["detail"],
                 )
                 for d in found

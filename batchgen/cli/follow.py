@@ -31,6 +31,21 @@ def follow(
     return job
 
 
+def watch_to_end(
+    client: "Client",
+    job_id: str,
+    *,
+    quiet: bool,
+    each: "Callable[[Event, Display], None] | None" = None,
+) -> dict[str, Any]:
+    """Follow a job that is nobody's but its own: Ctrl-C ends the looking on, and says so."""
+    try:
+        return follow(client, job_id, quiet=quiet, each=each)
+    except KeyboardInterrupt:
+        note(f"{job_id} goes on")
+        raise
+
+
 def exit_code_of(job: Mapping[str, Any], *, allow_failures: bool = False) -> int:
     """0 where the job completed, and no line failed unless that is allowed; else 1."""
     failed = job["counts"]["failed"] > 0 and not allow_failures

@@ -32,15 +32,14 @@ def add_to(app: typer.Typer) -> None:
             print_json(found)
             return
         print_table(
-            ["JOB", "STATE", "MODEL", ">DONE", ">FAILED", ">TOTAL", "CREATED"],
+            ["JOB", "STATE", "MODEL", ">DONE", ">FAILED", "CREATED"],
             (
                 (
                     job["id"],
                     job["state"],
                     job["model"],
-                    job["counts"]["completed"],
+                    _done(job["counts"]),
                     job["counts"]["failed"],
-                    job["counts"]["total"],
                     age(job["created_at"]),
                 )
                 for job in found
@@ -64,17 +63,23 @@ def add_to(app: typer.Typer) -> None:
         api: Api, job_id: JobId, allow_failures: AllowFailures = False, quiet: Quiet = False
     ) -> None:
         """Watch a job to its end. With --json each event is a line. Ctrl-C leaves the job alone."""
-        from batchgen.cli.follow import exit_code_of, follow, say_faults
+        from batchgen.cli.follow import exit_code_of, say_faults, watch_to_end
         from batchgen.cli.render import print_fields, print_json_line
 
         def print_event(event: Any, _shown: Any) -> None:
             print_json_line({"event": event.name, "id": event.id, "data": event.data})
 
-        job = follow(api.client, job_id, quiet=quiet, each=print_event if api.as_json else None)
+        job = watch_to_end(
+            api.client, job_id, quiet=quiet, each=print_event if api.as_json else None
+        )
         if not api.as_json:
             print_fields(fields_of(job))
         say_faults(job)
         raise typer.Exit(exit_code_of(job, allow_failures=allow_failures))
+
+
+def _done(counts: Mapping[str, int]) -> str:
+    return f"{counts['completed'] + counts['failed']:,}/{counts['total']:,}"
 
 
 def fields_of(job: Mapping[str, Any]) -> dict[str, object]:

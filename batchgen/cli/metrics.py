@@ -8,6 +8,22 @@ import typer
 from batchgen.cli.api_command import Api, api_command
 from batchgen.cli.options import JobId
 
+# What people ask for first; the others follow by name, and what was not measured comes last.
+_FIRST = (
+    "makespan_s",
+    "output_tok_s",
+    "steady_output_tok_s",
+    "total_tok_s",
+    "req_s",
+    "error_rate",
+    "ttft_ms",
+    "tpot_ms",
+    "decode_tok_s",
+    "prefill_tok_s",
+    "queue_s",
+    "e2e_s",
+)
+
 
 def add_to(app: typer.Typer) -> None:
     @api_command(app, "metrics")
@@ -42,7 +58,7 @@ def print_metrics(found: Mapping[str, Any]) -> None:
         ["METRIC", ">VALUE", "UNIT", "WHY NOT"],
         (
             (name, value["value"], value["unit"], value["reason"] or "")
-            for name, value in found["values"].items()
+            for name, value in _ordered(found["values"])
         ),
     )
     quantiles = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -50,6 +66,15 @@ def print_metrics(found: Mapping[str, Any]) -> None:
         ["PER REQUEST", "UNIT", ">N", *(f">{q.upper()}" for q in quantiles)],
         (
             (name, d["unit"], d["n"], *(d.get(q) for q in quantiles))
-            for name, d in found["distributions"].items()
+            for name, d in _ordered(found["distributions"])
         ),
     )
+
+
+def _ordered(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    def place(item: tuple[str, Any]) -> tuple[bool, int, str]:
+        name, found = item
+        rank = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+        return found["reason"] is not None, rank, name
+
+    return sorted(metrics.items(), key=place)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from batchgen.cli.rates import Rate, Rates
+from batchgen.cli.rates import Rates
 from batchgen.cli.render import note, rounded, span
 
 _LINE_EVERY_S = 10.0
+_AT_WORK = frozenset({"running", "finalizing", "completed"})
 
 
 class Display(Protocol):
@@ -54,7 +55,7 @@ class Lines:
         parts = [state, f"{n_ended(counts):,}/{counts['total']:,}"]
         if counts["failed"]:
             parts.append(f"{counts['failed']:,} failed")
-        parts += rate_words(self._rates.rate(now, counts["open"]))
+        parts += words_of(self._rates, now, state, counts["open"])
         note("  ".join(parts))
 
     def say(self, text: str) -> None:
@@ -76,8 +77,11 @@ def n_ended(counts: Mapping[str, int]) -> int:
     return counts["completed"] + counts["failed"]
 
 
-def rate_words(rate: Rate) -> list[str]:
-    """The rate in words, as far as it is known."""
+def words_of(rates: Rates, now_s: float, state: str, n_open: int) -> list[str]:
+    """The rate in words, as far as it is known; none where lines end without having been run."""
+    if state not in _AT_WORK:
+        return []
+    rate = rates.rate(now_s, n_open)
     words = []
     if rate.lines_s is not None:
         words.append(f"{rounded(rate.lines_s)} lines/s")

@@ -25,14 +25,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         for line in [names, *texts]:
             print("\t".join(_one_line(cell) for cell in line))
         return
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column, name in zip(columns, names, strict=True):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, (column, name) in enumerate(zip(columns, names, strict=True)):
         table.add_column(
-            name, justify="right" if column.startswith(">") else "left", overflow="fold"
+            name,
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=i == 0,  # an id must stay in one piece, to be copied
         )
     for line in texts:
         table.add_row(*(Text(cell) for cell in line))
@@ -91,7 +93,15 @@ def clock_time(epoch_s: float | None) -> str | None:
 
 def age(epoch_s: float | None) -> str | None:
     """How long ago, in the largest unit that fits."""
-    return None if epoch_s is None else f"{span(max(0.0, time.time() - epoch_s))} ago"
+    return None if epoch_s is None else ago(time.time() - epoch_s)
+
+
+def ago(seconds: float) -> str:
+    """A time past in one unit."""
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit} ago"
+    return f"{max(0, int(seconds))}s ago"
 
 
 def span(seconds: float) -> str:

@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
         quiet: Quiet = False,
     ) -> None:
         """Upload an input and submit it as a job. Prints the job's id."""
-        from batchgen.cli.follow import exit_code_of, follow, say_faults
+        from batchgen.cli.follow import exit_code_of, say_faults, watch_to_end
         from batchgen.cli.render import note, print_json
         from batchgen.cli.submission import Submission, submit_file, submit_input
 
@@ -74,7 +74,7 @@ def add_to(app: typer.Typer) -> None:
             return
         if not api.as_json:
             print(job["id"], flush=True)
-        job = follow(api.client, job["id"], quiet=quiet)
+        job = watch_to_end(api.client, job["id"], quiet=quiet)
         say_faults(job)
         if api.as_json:
             print_json(job)

@@ -104,7 +104,9 @@ class _Closing:
                 error = cut_line(custom_id_of(line.raw), cut)
                 found[line.index] = records.Record(line.index, error)
         key = records.object_key(self.job_id, plan.seq, self.token, 0)
-        draft = records.write(self.store, key, found.values(), usage)
+        # What the shard has of results keeps its origin: the manifest goes by it.
+        made_by = next((s.draft.session_id for s in reversed(earlier) if s.draft.session_id), None)
+        draft = records.write(self.store, key, found.values(), usage, made_by)
         try:
             with self.database.unit_of_work() as tx:
                 replaced = shards.cut(tx, self.job_id, shard_id, draft)
