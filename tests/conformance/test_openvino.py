@@ -68,6 +68,9 @@ def test_what_is_applied_is_what_the_pipeline_holds(openvino):
     assert scheduler["enable_prefix_caching"] is False
     assert applied.config["runtime_config"]["KV_CACHE_PRECISION"] == "f16"
     assert applied.config["runtime_config"]["INFERENCE_NUM_THREADS"] == 1
+    assert applied.config["devices"]["CPU"]["INFERENCE_NUM_THREADS"] == 1
+    assert applied.config["devices"]["CPU"]["KV_CACHE_PRECISION"] == "f16"
+    assert "INFERENCE_PRECISION_HINT" in applied.config["devices"]["CPU"]
     assert applied.config["runtime_config"]["CPU_RUNTIME_CACHE_CAPACITY"] == "0"
     assert (applied.max_model_len, applied.max_live, applied.vocab_size) == (1024, 4, 2048)
     assert (applied.kv_blocks, applied.kv_block_tokens) == (50, 32)
@@ -112,6 +115,7 @@ def test_a_pool_that_grows_has_no_size(openvino):
         ({"cache_eviction": CacheEviction(start_size=32)}, {}, "no effect without use_cache_evic"),
         ({"sparse_attention": SparseAttention()}, {}, "no effect without use_sparse_attention"),
         ({"dynamic_split_fuse": False, "max_num_batched_tokens": 8}, {}, r"max_num_seqs \(16\)"),
+        ({}, {"max_live_requests": 17}, r"max_live_requests \(17\) is over max_num_seqs \(16\)"),
         ({"max_num_seqs": 0}, {}, "max_num_seqs must be at least 1"),
         ({"max_num_batched_tokens": 0}, {}, "max_num_batched_tokens must be at least 1"),
         (

@@ -1,5 +1,6 @@
 """Devices and their properties: which there are, and what a device makes of what is asked of it."""
 
+import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,6 +56,19 @@ def apply_properties(
             hint = f"; did you mean {near[0]}?" if near else ""
             raise LoadFailed(f"runtime_config.{name}: no property of {', '.join(devices)}{hint}")
     return held
+
+
+def device_state(core: ov.Core, device: str, properties: Mapping[str, Json]) -> dict[str, Json]:
+    """Every setting of a device with these properties in force, its own defaults included."""
+    supported = dict(core.get_property(device, "SUPPORTED_PROPERTIES"))
+    own = {name: value for name, value in properties.items() if supported.get(name) == "RW"}
+    compiled = core.compile_model(_trifle(), device, own)
+    state: dict[str, Json] = {}
+    for name, mode in supported.items():
+        if mode == "RW":
+            with contextlib.suppress(RuntimeError):  # some are settings of the plugin alone
+                state[name] = _plain(compiled.get_property(name))
+    return state
 
 
 def _held(core: ov.Core, device: str, name: str, asked: Json) -> Json:

@@ -37,10 +37,12 @@ def _numbers(spec: OpenVinoSpec) -> Iterator[str]:
 
 def _scheduler(spec: OpenVinoSpec) -> Iterator[str]:
     knobs = spec.scheduler_config
+    seqs = knobs.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    if spec.max_live_requests is not None and spec.max_live_requests > seqs:
+        yield f"max_live_requests ({spec.max_live_requests}) is over max_num_seqs ({seqs})"
     if knobs.num_kv_blocks and knobs.cache_size:
         yield "num_kv_blocks and cache_size both size the KV cache, and cache_size would be ignored"
     if knobs.dynamic_split_fuse is False:
-        seqs = knobs.max_num_seqs or DEFAULT_MAX_NUM_SEQS
         tokens = knobs.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS
         if seqs > tokens:
             yield (

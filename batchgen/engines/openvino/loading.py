@@ -15,7 +15,7 @@ import openvino_genai as genai
 
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.requests import SamplingParams
-from batchgen.engines.openvino.device import apply_properties, physical_devices
+from batchgen.engines.openvino.device import apply_properties, device_state, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
 from batchgen.engines.openvino.lint import faults
 from batchgen.engines.openvino.model_dir import (
@@ -74,7 +74,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     if cache.dir is not None:
         given["CACHE_DIR"] = str(cache.dir)
     if spec.draft is not None:
-        given["draft_model"] = _draft(core, spec.draft, model_dir, device)
+        given["draft_model"] = _draft(core, spec.draft, model_dir, device, properties)
     if spec.prompt_lookup is not None:
         given["prompt_lookup"] = True
     compiling = time.monotonic()
@@ -94,7 +94,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         config={
             "scheduler_config": scheduler,
             "runtime_config": properties,
-            "devices": devices,
+            "devices": {name: device_state(core, name, properties) for name in devices},
             "max_model_len": length,
             "max_live_requests": spec.max_live_requests,
             "eos_token_ids": list(facts.eos_ids),
@@ -164,7 +164,9 @@ def _cache_state(cache: _Cache) -> str:
     return "cold" if _blobs(cache.dir) > cache.blobs else "warm"
 
 
-def _draft(core: ov.Core, draft: DraftModel, model_dir: Path, device: str) -> Any:
+def _draft(
+    core: ov.Core, draft: DraftModel, model_dir: Path, device: str, properties: dict[str, Json]
+) -> Any:
     draft_dir = Path(draft.path)
     read_facts(draft_dir)
     ours, theirs = vocabulary_hash(model_dir), vocabulary_hash(draft_dir)
@@ -175,7 +177,10 @@ def _draft(core: ov.Core, draft: DraftModel, model_dir: Path, device: str) -> An
         )
     draft_device = draft.device or device
     physical_devices(core, draft_device)
-    return genai.draft_model(str(draft_dir), draft_device)
+    # The properties were checked for the model's device; another device goes by its own defaults.
+    return genai.draft_model(
+        str(draft_dir), draft_device, **(properties if draft_device == device else {})
+    )
 
 
 def _draft_as_applied(draft: DraftModel, device: str) -> dict[str, Json]:

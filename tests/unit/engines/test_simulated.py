@@ -166,8 +166,8 @@ def test_steps_take_the_time_that_the_spec_gives_them():
     engine = loaded(step_s=0.001, step_s_per_seq=0.001, prefill_tok_s=1000.0)
     result = run(engine, request(1, "0123456789", max_tokens=5))[1]
     # The first step: 1 ms, 1 ms a sequence, 10 ms for ten prompt tokens; then four of 2 ms.
-    assert result.timings.t_first - result.timings.t_adm >= 12_000_000
-    assert result.timings.t_last - result.timings.t_first >= 7_900_000
+    assert result.timings.t_first - result.timings.t_adm >= 11_900_000
+    assert result.timings.t_last - result.timings.t_adm >= 19_900_000
 
 
 def test_specs_that_cannot_work_fail_the_load(tmp_path):
