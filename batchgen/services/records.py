@@ -60,8 +60,7 @@ def write(
     output = b"".join(record.line for record in done)
     timings = b"".join(record.timing for record in done if record.timing is not None)
     errors = b"".join(record.line for record in failed)
-    body = output + timings + errors
-    store.put(key, body)
+    stored = store.put(key, output + timings + errors)
     return SegmentDraft(
         object_key=key,
         output_indexes=tuple(record.index for record in done),
@@ -69,7 +68,7 @@ def write(
         output_bytes=len(output),
         timings_bytes=len(timings),
         error_bytes=len(errors),
-        sha256=hashlib.sha256(body).hexdigest(),
+        sha256=stored.sha256,
         usage=usage,
         session_id=session_id,
     )

@@ -10,6 +10,8 @@ from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
 _REMOVALS_AT_ONCE = 100
+# An upload that has not grown for a day has lost its writer.
+_ABANDONED_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Swept:
     to_finalize: int
     pools_rung: int
     objects_removed: int
+    uploads_abandoned: int
 
 
 def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
@@ -46,6 +49,7 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
         to_finalize=len(to_finalize),
         pools_rung=len(pools),
         objects_removed=_remove(database, store),
+        uploads_abandoned=store.remove_abandoned(_ABANDONED_S),
     )
 
 

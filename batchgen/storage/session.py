@@ -27,6 +27,12 @@ class Database:
             pool_pre_ping=True,
             connect_args={
                 "connect_timeout": 5,
+                # A network that swallows everything ends a connection instead of a worker's
+                # patience.
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 20_000,
                 "options": _SESSION_OPTIONS,
                 "application_name": "batchgen",
             },

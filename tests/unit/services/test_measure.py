@@ -1,0 +1,119 @@
+"""What metrics are made of a job's timing lines."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchgen.domain.ids import JobId, SegmentId, ShardId
+from batchgen.domain.jobs import Segment
+from batchgen.services import measure, records
+from batchgen.services.records import Record, Usage
+from batchgen.storage.objects import ObjectStore
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore.from_url((tmp_path / "objects").as_uri())
+
+
+def timing(
+    n_out: int, *, start_ms: int = 0, first_ms: int = 10, last_ms: int = 30
+) -> dict[str, Any]:
+    """A request admitted at `start_ms`, whose tokens come from `first_ms` to `last_ms` after it."""
+    out: dict[str, Any] = {"n_in": 100, "n_cached": 40, "n_out": n_out, "t_enq": start_ms * MS}
+    if n_out:
+        out |= {
+            "t_adm": start_ms * MS,
+            "t_first": (start_ms + first_ms) * MS,
+            "t_last": (start_ms + last_ms) * MS,
+            "ttft_ms": float(first_ms),
+            "tpot_ms": (last_ms - first_ms) / (n_out - 1) if n_out > 1 else None,
+        }
+    return out
+
+
+def segment_of(store: ObjectStore, timings: list[dict[str, Any]], *, failed: int = 0) -> Segment:
+    made = [Record(i, b"{}\n", json.dumps(t).encode() + b"\n") for i, t in enumerate(timings)]
+    made += [Record(len(timings) + i, b'{"error":1}\n') for i in range(failed)]
+    draft = records.write(store, "jobs/j/0", made, Usage())
+    return Segment(SegmentId(1), JobId("j"), ShardId(1), 0, final=True, draft=draft)
+
+
+def metrics_of(store: ObjectStore, *timings: dict[str, Any], failed: int = 0) -> dict[str, Any]:
+    return measure.job_metrics(store, [segment_of(store, list(timings), failed=failed)], [])
+
+
+def test_tpot_is_null_below_two_tokens_and_the_sample_count_says_so(store: ObjectStore) -> None:
+    found = metrics_of(store, timing(1), timing(2), timing(0))
+    assert found["n_timed"] == 3
+    assert found["distributions"]["tpot_ms"]["n"] == 1
+    assert found["distributions"]["ttft_ms"]["n"] == 2
+
+
+def test_tpot_of_zero_is_a_value(store: ObjectStore) -> None:
+    found = metrics_of(store, timing(5, first_ms=10, last_ms=10))
+    assert found["distributions"]["tpot_ms"]["mean"] == 0
+
+
+def test_without_a_single_success_values_are_null_with_a_reason(store: ObjectStore) -> None:
+    found = metrics_of(store, failed=4)
+    assert found["n_failed"] == 4
+    assert found["values"]["error_rate"]["value"] == 1.0
+    for name in ("makespan_s", "output_tok_s", "req_s", "steady_output_tok_s"):
+        assert found["values"][name]["value"] is None
+        assert found["values"][name]["reason"]
+    assert found["distributions"]["ttft_ms"]["p95"] is None
+
+
+def test_failures_do_not_drag_the_latency_of_successes(store: ObjectStore) -> None:
+    alone = metrics_of(store, timing(3), timing(3))
+    among = metrics_of(store, timing(3), timing(3), failed=2)
+    assert among["distributions"] == alone["distributions"]
+    assert among["values"]["error_rate"]["value"] == 0.5
+
+
+def test_throughput_counts_from_the_first_submission_to_the_last_token(store: ObjectStore) -> None:
+    values = metrics_of(store, timing(10), timing(10, start_ms=70))["values"]
+    assert values["makespan_s"]["value"] == pytest.approx(0.1)
+    assert values["output_tok_s"]["value"] == pytest.approx(200)
+    assert values["total_tok_s"]["value"] == pytest.approx(2_200)
+    assert values["req_s"]["value"] == pytest.approx(20)
+    assert values["prefix_hit_rate"]["value"] == pytest.approx(0.4)
+
+
+def test_steady_throughput_leaves_ramp_and_tail_out(store: ObjectStore) -> None:
+    # Ten requests from 0 to 100 ms, and one that goes on alone to 1000 ms.
+    crowd = [timing(11, first_ms=0, last_ms=100) for _ in range(10)]
+    tail = timing(101, first_ms=0, last_ms=1_000)
+    values = metrics_of(store, *crowd, tail)["values"]
+    # While all run: 10 x 11 + 101 / 10 tokens in 0.1 s.
+    assert values["steady_output_tok_s"]["value"] == pytest.approx(1_201, rel=0.01)
+    assert values["output_tok_s"]["value"] == pytest.approx(211)
+
+
+def test_every_null_has_a_reason_and_every_value_none(store: ObjectStore) -> None:
+    for found in (metrics_of(store), metrics_of(store, timing(4))):
+        for entry in found["values"].values():
+            assert (entry["value"] is None) == bool(entry["reason"])
+
+
+@pytest.mark.parametrize("n", [1, 2, 71, 72, 366, 367])
+def test_intervals_come_with_enough_samples_only(store: ObjectStore, n: int) -> None:
+    found = metrics_of(store, *[timing(3, first_ms=i + 1, last_ms=i + 5) for i in range(n)])
+    ttft = found["distributions"]["ttft_ms"]
+    assert (ttft["p95_ci95"] is not None) == (n >= 72)
+    assert (ttft["p99_ci95"] is not None) == (n >= 367)
+    if n >= 72:
+        low, high = ttft["p95_ci95"]
+        assert low <= ttft["p95"] <= high
+
+
+def test_quantiles_are_linear_between_neighbours() -> None:
+    assert measure.quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert measure.quantile([7.0], 0.99) == 7.0
+    assert math.isclose(measure.quantile([0.0, 10.0], 0.9), 9.0)
