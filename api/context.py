@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from api.broker import BrokerWatch
 from api.hints import JobHints
 from batchgen.dispatch import Doorbell
 from batchgen.domain.errors import StackError
@@ -24,6 +25,7 @@ class Context:
     database: Database
     store: ObjectStore
     bells: Doorbell
+    broker: BrokerWatch
     hints: JobHints
     registry: CollectorRegistry
     metrics: HttpMetrics
@@ -37,11 +39,13 @@ class Context:
             raise StackError(
                 "BATCHGEN_DATABASE_URL is not set: `batchgen up` starts the API with a database"
             )
+        bells = Doorbell(settings)
         return cls(
             settings=settings,
             database=Database(settings.database_url, pool_size=_POOL_SIZE),
             store=ObjectStore.from_url(settings.store),
-            bells=Doorbell(settings),
+            bells=bells,
+            broker=BrokerWatch(bells, settings.broker_url),
             hints=JobHints(settings.database_url),
             registry=registry,
             metrics=metrics,

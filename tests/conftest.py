@@ -6,17 +6,13 @@
 broker, so no bell rings; a test that wants one takes `servers.broker_url`.
 """
 
-import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 from sqlalchemy import create_engine, text
 
-from api.app import create_app
 from batchgen.domain.ids import Project
 from batchgen.domain.jobs import Scope
 from batchgen.local.postgres import EmbeddedPostgres
@@ -26,6 +22,7 @@ from batchgen.settings import Settings
 from batchgen.storage.migrate import upgrade
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
+from tests.serving import serving
 
 _TEMPLATE = "template_of_tests"
 
@@ -91,19 +88,8 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 @pytest.fixture
 def api_server(settings: Settings) -> Iterator[str]:
     """The URL, without a path, of the API in a thread of this process, behind a real socket."""
-    # The socket listens before the server is up: a first request waits instead of failing.
-    bound = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
-    bound.close()
-    assert not thread.is_alive()
+    with serving(settings) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Alive, ready, and the metrics."""
 
-import time
-from threading import Lock
-
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel
@@ -16,9 +13,6 @@ from batchgen.storage.migrate import head_revision, revision_of
 from batchgen.telemetry.metrics import Fleet, FleetCollector
 
 router = APIRouter(tags=["health"])
-
-# A broker that is away is slow to say so, and readiness does not depend on it.
-_BROKER_REST_S = 5.0
 
 
 class Health(BaseModel):
@@ -48,7 +42,7 @@ def readyz(here: Here, response: Response) -> Readiness:
     database, store = _database(here), _object_store(here)
     ready = database == store == "ok"
     response.status_code = 200 if ready else 503
-    return Readiness(ready=ready, database=database, object_store=store, broker=_broker(here))
+    return Readiness(ready=ready, database=database, object_store=store, broker=here.broker.state())
 
 
 @router.get("/metrics", dependencies=[AnAdmin], response_class=Response)
@@ -83,24 +77,3 @@ def _object_store(here: Context) -> str:
     except BatchgenError:
         return "unreachable"
     return "ok"
-
-
-class _Remembered:
-    """The last look at the broker, so that polling readiness does not poll the broker."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._at = -_BROKER_REST_S
-        self._found = ""
-
-    def look(self, here: Context) -> str:
-        if not here.settings.broker_url:
-            return "none"
-        with self._lock:
-            if time.monotonic() - self._at >= _BROKER_REST_S:
-                self._found = "ok" if here.bells.is_reachable() else "unreachable"
-                self._at = time.monotonic()
-            return self._found
-
-
-_broker = _Remembered().look

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -53,8 +53,8 @@ _LONGEST = 2_000
 _FRAMES = 12
 
 
-def configure(level: str = "INFO") -> None:
-    """Log to stderr from now on, the libraries' own lines included. Call once a process."""
+def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Log to `stream` (default stderr) from now on, the libraries' own lines included."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -75,7 +75,7 @@ def configure(level: str = "INFO") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, library_text], processors=ending
@@ -87,7 +87,8 @@ def configure(level: str = "INFO") -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers = []
-        logger.propagate = True
+        # Access lines hold whole paths, with whatever somebody put there; our own hold the route.
+        logger.propagate = name != "uvicorn.access"
     # Queries and their parameters are told at INFO: they hold what users handed in.
     logging.getLogger("sqlalchemy").setLevel(max(number, logging.WARNING))
 
