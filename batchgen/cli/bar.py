@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, RenderableType
-from rich.constrain import Constrain
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -44,7 +43,7 @@ class Bar:
         )
 
     def say(self, text: str) -> None:
-        self._progress.console.print(Text(text), soft_wrap=True)
+        self._progress.console.print(Text(text))
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -61,9 +60,17 @@ class Bar:
 
 class _OneLine(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
-        # Room for the ^C that a terminal echoes: it would break a line of full width in two.
-        for renderable in super().get_renderables():
-            yield Constrain(renderable, self.console.width - 3)
+        return map(_Narrower, super().get_renderables())
+
+
+class _Narrower:
+    """Leaves room for the ^C that a terminal echoes: it would break a line of full width in two."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._inner, options.update(width=options.max_width - 3))
 
 
 class _Counts(ProgressColumn):

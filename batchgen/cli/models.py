@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from batchgen.cli.api_command import Api, api_command
+from batchgen.domain.errors import InvalidRequest
 
 _MEMORY, _BATCH, _SPECULATION = "KV cache and compilation", "Batching", "Speculative decoding"
 
@@ -248,6 +249,13 @@ def _speculation(
     draft_path: str | None, draft_device: str | None, n_tokens: int | None, prompt_lookup: bool
 ) -> dict[str, Any]:
     """--num-assistant-tokens belongs to whichever way of speculation is chosen."""
+    if prompt_lookup and n_tokens is None:
+        raise InvalidRequest("--prompt-lookup needs --num-assistant-tokens")
+    if n_tokens is not None and not prompt_lookup and draft_path is None:
+        raise InvalidRequest(
+            "--num-assistant-tokens goes with --draft-model-path or --prompt-lookup; in a spec "
+            "file's draft, use --set draft.num_assistant_tokens"
+        )
     method = "prompt_lookup" if prompt_lookup else "draft"
     return {
         "draft.path": draft_path,

@@ -52,13 +52,20 @@ def up(
     """
     from batchgen.cli.connect import load_settings
     from batchgen.cli.render import note
-    from batchgen.domain.errors import InvalidRequest
+    from batchgen.domain.errors import InvalidRequest, StackError
 
     settings = load_settings(data_dir)
     if detach:
         from batchgen.local.credentials import credentials_path
         from batchgen.local.detached import up_detached
+        from batchgen.local.state import status
 
+        already = status(settings)
+        if already is not None:
+            raise StackError(
+                f"a stack is up on {settings.data_dir} ({already.api_url or 'starting'}, process "
+                f"{already.pid}): `batchgen down` stops it, another --data-dir makes another"
+            )
         is_first = not credentials_path(settings).exists()
         running = up_detached(settings, host=host, port=port, device_names=device)
         _print_started(settings, running, is_first=is_first, as_json=json)
