@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from batchgen.storage.jobs import CHANNEL
+from batchgen.storage.job_events import CHANNEL
 from batchgen.storage.listen import Listener
 
 _PATIENCE_S = 1.0

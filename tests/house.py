@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import batchgen.demo
 from batchgen.dispatch import NoBells
 from batchgen.domain.clock import SystemClock
 from batchgen.domain.ids import JobId, Project, new_file_id
 from batchgen.domain.jobs import Job, Section
 from batchgen.services import finalize, ingest, models, submit
 from batchgen.settings import Settings
-from batchgen.storage import files, jobs, shards
+from batchgen.storage import files, jobs, segments
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 from workers.context import Context
@@ -23,6 +24,7 @@ from workers.device import DeviceWorker
 PROJECT = Project("default")
 CHAT = "/v1/chat/completions"
 MODEL = "sim"
+MODELS = Path(batchgen.demo.__file__).parent / "models"
 
 
 def chat_line(custom_id: str, content: str, *, model: str = MODEL, **body: Any) -> dict[str, Any]:
@@ -114,9 +116,9 @@ class House:
     def lines(self, job_id: JobId, section: Section) -> list[dict[str, Any]]:
         """The records of a section of the final segments, in order."""
         with self.database.unit_of_work() as tx:
-            segments = shards.segments_of_job(tx, job_id, final_only=True)
+            final = segments.of_job(tx, job_id, final_only=True)
         out = []
-        for segment in segments:
+        for segment in final:
             start, end = segment.span(section)
             if end > start:
                 body = self.store.get_range(segment.draft.object_key, start, end)

@@ -11,7 +11,7 @@ import structlog
 from batchgen.domain.errors import EngineError, HostDied, HostHung, Unavailable
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.suspects import Death, Investigation, Probe, Suspicions, death_of
-from batchgen.storage import jobs, shards
+from batchgen.storage import job_events, suspects
 from workers.context import Context
 from workers.in_flight import InFlight, Key
 from workers.prepare import failed_record
@@ -123,11 +123,11 @@ class Autopsy:
     def _strike(self, item: InFlight) -> None:
         # Written down before the try: it must outlive this process.
         with self._context.database.unit_of_work() as tx:
-            shards.strike(tx, item.work.claimed.id, [item.line.index], "run alone after a crash")
+            suspects.strike(tx, item.work.claimed.id, [item.line.index], "run alone after a crash")
 
     def _absolve(self, item: InFlight) -> None:
         with self._context.database.unit_of_work() as tx:
-            shards.absolve(tx, item.work.claimed.id, [item.line.index])
+            suspects.absolve(tx, item.work.claimed.id, [item.line.index])
 
     def _note(self, death: Exception, items: dict[Key, InFlight], *, suspects: int) -> None:
         log.warning("engine_died", reason=str(death), in_flight=len(items), suspects=suspects)
@@ -135,6 +135,6 @@ class Autopsy:
         try:
             with self._context.database.unit_of_work() as tx:
                 for job_id in {item.work.claimed.job_id for item in items.values()}:
-                    jobs.record(tx, job_id, "engine_died", data)
+                    job_events.record(tx, job_id, "engine_died", data)
         except Unavailable:
             return

@@ -4,7 +4,7 @@ number of times.
 
 from batchgen.domain.ids import JobId
 from batchgen.services import finalize, ingest, sweep
-from batchgen.storage import jobs
+from batchgen.storage import control
 from workers.context import Context
 
 
@@ -31,8 +31,8 @@ class ControlWorker:
         """Sweep, and do what no bell has led to: this makes progress without a broker."""
         self.sweep()
         with self._context.database.unit_of_work() as tx:
-            to_ingest = jobs.needing_ingest(tx)
-            to_finalize = jobs.needing_publication(tx)
+            to_ingest = control.needing_ingest(tx)
+            to_finalize = control.needing_publication(tx)
         for job_id in to_ingest:
             self.ingest(job_id)
         for job_id in to_finalize:

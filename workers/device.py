@@ -12,7 +12,7 @@ from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.protocol import EngineStats
 from batchgen.engines.spec import decode_spec
-from batchgen.storage import jobs, shards
+from batchgen.storage import job_events, shards
 from workers.context import Context
 from workers.device_record import DeviceRecord
 from workers.prepare import failed_record
@@ -182,6 +182,6 @@ class DeviceWorker:
     def _note(self, claimed: ClaimedShard, reason: str) -> None:
         try:
             with self._context.database.unit_of_work() as tx:
-                jobs.record(tx, claimed.job_id, "engine_failed", {"reason": reason[:2_000]})
+                job_events.record(tx, claimed.job_id, "engine_failed", {"reason": reason[:2_000]})
         except Unavailable:
             return

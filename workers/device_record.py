@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from batchgen.domain.errors import Conflict
 from batchgen.domain.ids import DeviceId, SessionId
 from batchgen.storage import devices, shards
-from batchgen.storage.jobs import CHANNEL
+from batchgen.storage.job_events import CHANNEL
 from batchgen.storage.listen import Listener
 from batchgen.storage.shards import WORK_CHANNEL
 from workers.context import Context

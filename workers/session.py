@@ -19,7 +19,7 @@ from batchgen.engines.client import EngineClient
 from batchgen.engines.protocol import Applied, Finished, Outputs, Progress
 from batchgen.engines.suspects import Suspicions
 from batchgen.storage import jobs, shards
-from batchgen.storage.jobs import CHANNEL
+from batchgen.storage.job_events import CHANNEL
 from batchgen.storage.shards import WORK_CHANNEL
 from workers.autopsy import Autopsy
 from workers.context import Context

@@ -7,7 +7,7 @@ from batchgen.domain.jobs import ClaimedShard, Usage
 from batchgen.formats.jsonl import RequestLine, request_lines
 from batchgen.services import records
 from batchgen.services.records import Record
-from batchgen.storage import shards
+from batchgen.storage import segments, shards, suspects
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -22,8 +22,8 @@ class ShardWork:
         self._database = database
         self._store = store
         with database.unit_of_work() as tx:
-            earlier = shards.segments_of_shard(tx, claimed.id)
-            strikes = shards.strikes(tx, [claimed.id])
+            earlier = segments.of_shard(tx, claimed.id)
+            strikes = suspects.strikes(tx, [claimed.id])
         self.strikes: dict[int, int] = {index: n for (_, index), n in strikes.items()}
         self._records, self._usage = records.read(store, earlier)
         self._fresh: list[Record] = []

@@ -18,7 +18,7 @@ from batchgen.domain.errors import InvalidRequest, Unavailable
 from batchgen.domain.ids import JobId, Project
 from batchgen.domain.jobs import Job
 from batchgen.domain.states import TERMINAL_JOB_STATES
-from batchgen.storage import jobs
+from batchgen.storage import job_events, jobs
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["jobs"], dependencies=[ACaller])
 
@@ -113,7 +113,7 @@ def _look(here: Context, job_id: JobId, project: Project, seen: int) -> Look:
     with here.database.unit_of_work() as tx:
         # The job first: whatever made its state has been recorded by then.
         job = jobs.get(tx, job_id, project=project)
-        events = jobs.events_after(tx, job_id, seen, limit=_AT_ONCE)
+        events = job_events.after_id(tx, job_id, seen, limit=_AT_ONCE)
     return Look(job, [(number, at.timestamp(), name, data) for number, at, name, data in events])
 
 

@@ -16,7 +16,7 @@ from batchgen.formats.openai import cut_line
 from batchgen.formats.validate import custom_id_of
 from batchgen.services import measure, records
 from batchgen.settings import Settings
-from batchgen.storage import devices, files, jobs, shards
+from batchgen.storage import control, devices, files, jobs, segments, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -41,7 +41,7 @@ def run_once(
     appear in the transaction that makes the job terminal.
     """
     with database.unit_of_work() as tx:
-        token = jobs.claim_control(tx, job_id, settings.lease_s)
+        token = control.claim(tx, job_id, settings.lease_s)
     if token is None:
         return None
     try:
@@ -50,7 +50,7 @@ def run_once(
         return None
     finally:
         with database.unit_of_work() as tx:
-            jobs.release_control(tx, job_id, token)
+            control.release(tx, job_id, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Closing:
         return self._publish()
 
     def _hold(self, tx: Connection) -> JobState:
-        return jobs.renew_control(tx, self.job_id, self.token, self.lease_s)
+        return control.renew(tx, self.job_id, self.token, self.lease_s)
 
     def _cut_pending(self, reason: CutReason) -> None:
         while True:
@@ -96,7 +96,7 @@ class _Closing:
 
     def _cut_shard(self, shard_id: ShardId, plan: ShardPlan, source: str, cut: Cut) -> None:
         with self.database.unit_of_work() as tx:
-            earlier = shards.segments_of_shard(tx, shard_id)
+            earlier = segments.of_shard(tx, shard_id)
         found, usage = records.read(self.store, earlier)
         data = self.store.get_range(source, plan.byte_start, plan.byte_end)
         for line in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
@@ -119,10 +119,10 @@ class _Closing:
     def _publish(self) -> Finalized:
         with self.database.unit_of_work() as tx:
             job = jobs.get(tx, self.job_id)
-            segments = shards.segments_of_job(tx, self.job_id, final_only=True)
+            final = segments.of_job(tx, self.job_id, final_only=True)
             sessions = devices.sessions_of_job(tx, self.job_id)
-        measured = measure.job_metrics(self.store, self._keeping(segments), sessions)
-        counts, usage = _totals(segments)
+        measured = measure.job_metrics(self.store, self._keeping(final), sessions)
+        counts, usage = _totals(final)
         with self.database.unit_of_work() as tx:
             self._hold(tx)
             jobs.publish(
@@ -130,17 +130,17 @@ class _Closing:
                 self.job_id,
                 counts=counts,
                 usage=usage,
-                output_file_id=_produce(tx, job, segments, Section.OUTPUT),
-                error_file_id=_produce(tx, job, segments, Section.ERROR),
+                output_file_id=_produce(tx, job, final, Section.OUTPUT),
+                error_file_id=_produce(tx, job, final, Section.ERROR),
                 metrics=measured,
             )
             state = jobs.advance(tx, self.job_id, JobEvent.PUBLISHED)
         self._remove_orphans()
         return Finalized(state, published=True)
 
-    def _keeping(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+    def _keeping(self, final: Sequence[Segment]) -> Iterator[Segment]:
         """The segments; the lease is renewed now and then while they are gone through."""
-        for n, segment in enumerate(segments, 1):
+        for n, segment in enumerate(final, 1):
             if n % _SEGMENTS_A_RENEWAL == 0:
                 with self.database.unit_of_work() as tx:
                     self._hold(tx)
@@ -149,26 +149,24 @@ class _Closing:
     def _remove_orphans(self) -> None:
         """Objects that late or killed holders left behind: nothing refers to them."""
         with self.database.unit_of_work() as tx:
-            kept = shards.referenced_keys(tx, self.job_id)
+            kept = segments.referenced_keys(tx, self.job_id)
         for key in self.store.list(records.job_prefix(self.job_id)):
             if key not in kept:
                 self.store.delete(key)
 
 
-def _totals(segments: Sequence[Segment]) -> tuple[Counts, Usage]:
-    completed = sum(len(s.draft.output_indexes) for s in segments)
-    failed = sum(len(s.draft.error_indexes) for s in segments)
+def _totals(final: Sequence[Segment]) -> tuple[Counts, Usage]:
+    completed = sum(len(s.draft.output_indexes) for s in final)
+    failed = sum(len(s.draft.error_indexes) for s in final)
     usage = Usage()
-    for segment in segments:
+    for segment in final:
         usage = records.add(usage, segment.draft.usage)
     return Counts(completed + failed, completed, failed), usage
 
 
-def _produce(
-    tx: Connection, job: Job, segments: Sequence[Segment], section: Section
-) -> FileId | None:
+def _produce(tx: Connection, job: Job, final: Sequence[Segment], section: Section) -> FileId | None:
     """The virtual file of one section; None where it would be empty."""
-    spans = {s.draft.object_key: s.span(section) for s in segments}
+    spans = {s.draft.object_key: s.span(section) for s in final}
     size = sum(end - start for start, end in spans.values())
     if size == 0:
         return None
@@ -185,9 +183,7 @@ def _produce(
         project=job.project,
         filename=f"{job.id}_{section}.jsonl",
         size=size,
-        sha256=records.digest(
-            {f"{section}/{s.draft.object_key}": s.draft.sha256 for s in segments}
-        ),
+        sha256=records.digest({f"{section}/{s.draft.object_key}": s.draft.sha256 for s in final}),
         job_id=job.id,
         section=section,
         expires_after_s=job.output_expires_after_s,

@@ -16,7 +16,7 @@ from batchgen.formats.cutting import Limits
 from batchgen.formats.validate import Scan
 from batchgen.services.models import Resolved, resolve
 from batchgen.settings import Settings
-from batchgen.storage import jobs, shards
+from batchgen.storage import control, jobs, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -57,7 +57,7 @@ def run_once(
     transaction at the end. Raises Unavailable.
     """
     with database.unit_of_work() as tx:
-        token = jobs.claim_control(tx, job_id, settings.lease_s)
+        token = control.claim(tx, job_id, settings.lease_s)
     if token is None:
         return None
     lease = _ControlLease(database, job_id, token, settings.lease_s, clock or SystemClock())
@@ -71,7 +71,7 @@ def run_once(
         done = Ingested(overtaken.state)
     finally:
         with database.unit_of_work() as tx:
-            jobs.release_control(tx, job_id, token)
+            control.release(tx, job_id, token)
     if done.pool is not None:
         bells.ring_devices(done.pool)
     elif done.state in PUBLISHABLE_JOB_STATES:
@@ -103,7 +103,7 @@ class _ControlLease:
     def hold(self, tx: Connection) -> None:
         """Renew the lease and lock the job for this transaction. Raises LostLease or _Overtaken."""
         self._renew_at = self._clock.monotonic() + self._lease_s * _RENEW_AT
-        state = jobs.renew_control(tx, self.job_id, self._token, self._lease_s)
+        state = control.renew(tx, self.job_id, self._token, self._lease_s)
         if state is not JobState.VALIDATING:
             raise _Overtaken(state)
 

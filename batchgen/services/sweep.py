@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict
 from batchgen.domain.states import JobEvent
-from batchgen.storage import files, jobs, shards
+from batchgen.storage import control, files, jobs, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -33,8 +33,8 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
         reaped = shards.reap(tx)
     expired = _expire(database)
     with database.unit_of_work() as tx:
-        to_ingest = jobs.needing_ingest(tx)
-        to_finalize = jobs.needing_publication(tx)
+        to_ingest = control.needing_ingest(tx)
+        to_finalize = control.needing_publication(tx)
         pools = shards.pools_with_work(tx)
     for job_id in to_ingest:
         bells.ring_ingest(job_id)
@@ -55,7 +55,7 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
 
 def _expire(database: Database) -> int:
     with database.unit_of_work() as tx:
-        overdue = jobs.overdue(tx)
+        overdue = control.overdue(tx)
     expired = 0
     for job_id in overdue:
         try:

@@ -1,28 +1,22 @@
 """Queries over jobs. A job's state changes in `advance` and nowhere else."""
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exists, func, or_, select, text, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, text, update
 
-from batchgen.domain.errors import Conflict, LostLease, NotFound
-from batchgen.domain.ids import FileId, JobId, LeaseToken, ModelId, Project
+from batchgen.domain.errors import Conflict, NotFound
+from batchgen.domain.ids import FileId, JobId, ModelId, Project
 from batchgen.domain.jobs import Counts, Fault, Job, Usage
 from batchgen.domain.states import (
-    PUBLISHABLE_JOB_STATES,
     TERMINAL_JOB_STATES,
     JobEvent,
     JobState,
-    ShardState,
     advance_job,
-    job_states_taking,
 )
-from batchgen.storage.tables import job_events, jobs, segments, shards
-
-CHANNEL = "batchgen_jobs"
+from batchgen.storage.job_events import record
+from batchgen.storage.tables import jobs, segments
 
 # When a job enters a state, this column says since when; leaving it by a retry clears it.
 _STAMPS = {
@@ -76,7 +70,7 @@ def insert(
             request_hash=request_hash,
         )
     )
-    _record(tx, job_id, "created", {})
+    record(tx, job_id, "created", {})
 
 
 def by_idempotency_key(tx: Connection, project: Project, key: str) -> tuple[JobId, str] | None:
@@ -172,7 +166,7 @@ def advance(
     if event is JobEvent.SHARDED:
         values["in_progress_at"] = func.now()
     tx.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
-    _record(tx, job_id, event, {"from": before, "to": after})
+    record(tx, job_id, event, {"from": before, "to": after})
     return after
 
 
@@ -225,7 +219,7 @@ def set_priority(tx: Connection, job_id: JobId, project: Project, priority: int)
     if changed.rowcount == 0:
         get(tx, job_id, project=project)
         raise Conflict("the job has ended: its priority decides nothing any more")
-    _record(tx, job_id, "priority", {"priority": priority})
+    record(tx, job_id, "priority", {"priority": priority})
 
 
 def publish(
@@ -258,95 +252,6 @@ def publish(
     )
 
 
-def claim_control(tx: Connection, job_id: JobId, lease_s: float) -> LeaseToken | None:
-    """The right to ingest or finalize the job, for `lease_s`; None where another holds it or none
-    is due.
-    """
-    due = [JobState.VALIDATING, *PUBLISHABLE_JOB_STATES, *job_states_taking(JobEvent.WORKED_OFF)]
-    token = LeaseToken(uuid.uuid4())
-    won = tx.execute(
-        update(jobs)
-        .where(
-            jobs.c.id == job_id,
-            jobs.c.state.in_([s.value for s in due]),
-            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
-        )
-        .values(
-            control_token=token,
-            control_until=_from_now(lease_s),
-            control_attempts=jobs.c.control_attempts + 1,
-        )
-    )
-    return token if won.rowcount else None
-
-
-def renew_control(tx: Connection, job_id: JobId, token: LeaseToken, lease_s: float) -> JobState:
-    """Keep the control lease, under the row's lock; returns the job's state. Raises LostLease."""
-    row = tx.execute(
-        update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.control_token == token)
-        .values(control_until=_from_now(lease_s))
-        .returning(jobs.c.state)
-    ).first()
-    if row is None:
-        raise LostLease(f"the control lease of {job_id} is another's")
-    return JobState(row.state)
-
-
-def release_control(tx: Connection, job_id: JobId, token: LeaseToken) -> None:
-    tx.execute(
-        update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.control_token == token)
-        .values(control_token=None, control_until=None)
-    )
-
-
-def control_attempts(tx: Connection, job_id: JobId) -> int:
-    n: int = tx.execute(select(jobs.c.control_attempts).where(jobs.c.id == job_id)).scalar_one()
-    return n
-
-
-def needing_ingest(tx: Connection) -> list[JobId]:
-    """Jobs that wait to be validated and that nobody works on."""
-    rows = tx.execute(
-        select(jobs.c.id)
-        .where(
-            jobs.c.state == JobState.VALIDATING,
-            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
-        )
-        .order_by(jobs.c.created_at)
-    )
-    return [JobId(row.id) for row in rows]
-
-
-def needing_publication(tx: Connection) -> list[JobId]:
-    """Jobs that nobody is working on any more and that can be brought to their end."""
-    unfinished = exists().where(shards.c.job_id == jobs.c.id, shards.c.state != ShardState.DONE)
-    leased = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.LEASED)
-    worked_off = jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.WORKED_OFF)])
-    ending = jobs.c.state.in_([s.value for s in PUBLISHABLE_JOB_STATES])
-    rows = tx.execute(
-        select(jobs.c.id)
-        .where(
-            or_(and_(worked_off, ~unfinished), and_(ending, ~leased)),
-            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
-        )
-        .order_by(jobs.c.created_at)
-    )
-    return [JobId(row.id) for row in rows]
-
-
-def overdue(tx: Connection) -> list[JobId]:
-    """Jobs whose window has passed and that can still expire."""
-    rows = tx.execute(
-        select(jobs.c.id).where(
-            jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.EXPIRE)]),
-            jobs.c.expires_at < func.now(),
-        )
-    )
-    return [JobId(row.id) for row in rows]
-
-
 def live_users_of(tx: Connection, file_id: FileId) -> list[JobId]:
     """Jobs that have not ended and read this file."""
     rows = tx.execute(
@@ -358,24 +263,6 @@ def live_users_of(tx: Connection, file_id: FileId) -> list[JobId]:
 def states(tx: Connection, job_ids: Iterable[JobId]) -> dict[JobId, JobState]:
     rows = tx.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(list(job_ids))))
     return {JobId(row.id): JobState(row.state) for row in rows}
-
-
-def events_after(
-    tx: Connection, job_id: JobId, after: int, *, limit: int = 200
-) -> list[tuple[int, datetime, str, dict[str, Any]]]:
-    """The job's record from id `after` on: (id, time, event, data)."""
-    rows = tx.execute(
-        select(job_events)
-        .where(job_events.c.job_id == job_id, job_events.c.id > after)
-        .order_by(job_events.c.id)
-        .limit(limit)
-    )
-    return [(row.id, row.at, row.event, row.data) for row in rows]
-
-
-def record(tx: Connection, job_id: JobId, event: str, data: Mapping[str, Any]) -> None:
-    """Add to the job's record something that is no change of state (a crash, a conviction)."""
-    _record(tx, job_id, event, data)
 
 
 def live_totals(tx: Connection, job_ids: Sequence[JobId]) -> dict[JobId, tuple[int, int, Usage]]:
@@ -404,11 +291,6 @@ def live_totals(tx: Connection, job_ids: Sequence[JobId]) -> dict[JobId, tuple[i
 
 def _from_now(seconds: float) -> Any:
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-
-
-def _record(tx: Connection, job_id: JobId, event: str, data: Mapping[str, Any]) -> None:
-    tx.execute(job_events.insert().values(job_id=job_id, event=event, data=dict(data)))
-    tx.execute(select(func.pg_notify(CHANNEL, job_id)))
 
 
 def _with_live_counts(tx: Connection, found: list[Job]) -> list[Job]:

@@ -1,14 +1,14 @@
-"""Queries over one section of a job's segments: where its lines lie in the object store."""
+"""Queries over segments: whole ones, and where one section of them lies in the object store."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, array
 from sqlalchemy.types import Integer
 
-from batchgen.domain.ids import JobId
-from batchgen.domain.jobs import Section, section_span
+from batchgen.domain.ids import JobId, SegmentId, ShardId
+from batchgen.domain.jobs import Section, Segment, SegmentDraft, Usage, section_span
 from batchgen.storage.tables import segments, shards
 
 
@@ -25,6 +25,24 @@ class Part:
     start: int
     end: int
     indexes: tuple[int, ...]
+
+
+def of_shard(tx: Connection, shard_id: ShardId) -> list[Segment]:
+    return _segments(tx, _segment_query().where(segments.c.shard_id == shard_id))
+
+
+def of_job(tx: Connection, job_id: JobId, *, final_only: bool = False) -> list[Segment]:
+    """In the order of the shards in the file."""
+    query = _segment_query().where(segments.c.job_id == job_id)
+    if final_only:
+        query = query.where(segments.c.final)
+    return _segments(tx, query)
+
+
+def referenced_keys(tx: Connection, job_id: JobId) -> set[str]:
+    """The objects that the job's segments refer to."""
+    rows = tx.execute(select(segments.c.object_key).where(segments.c.job_id == job_id))
+    return {row.object_key for row in rows}
 
 
 def final_parts(tx: Connection, job_id: JobId, section: Section) -> list[Part]:
@@ -72,3 +90,35 @@ def _query(section: Section) -> Any:
 def _part(row: Row[Any], section: Section) -> Part:
     start, end = section_span(section, row.output_bytes, row.timings_bytes, row.error_bytes)
     return Part(row.seq, row.final, row.object_key, start, end, tuple(row.indexes))
+
+
+def _segment_query() -> Select[Any]:
+    return (
+        select(segments, shards.c.seq.label("shard_seq"))
+        .join(shards, shards.c.id == segments.c.shard_id)
+        .order_by(shards.c.seq, segments.c.id)
+    )
+
+
+def _segments(tx: Connection, query: Select[Any]) -> list[Segment]:
+    return [
+        Segment(
+            id=SegmentId(row.id),
+            job_id=JobId(row.job_id),
+            shard_id=ShardId(row.shard_id),
+            shard_seq=row.shard_seq,
+            final=row.final,
+            draft=SegmentDraft(
+                object_key=row.object_key,
+                output_indexes=tuple(row.output_indexes),
+                error_indexes=tuple(row.error_indexes),
+                output_bytes=row.output_bytes,
+                timings_bytes=row.timings_bytes,
+                error_bytes=row.error_bytes,
+                sha256=row.sha256,
+                usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+                session_id=row.session_id,
+            ),
+        )
+        for row in tx.execute(query)
+    ]

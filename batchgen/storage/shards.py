@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, exists, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from batchgen.domain.errors import Conflict, LostLease
-from batchgen.domain.ids import JobId, LeaseToken, SegmentId, ShardId
-from batchgen.domain.jobs import ClaimedShard, Segment, SegmentDraft, ShardPlan, Usage
+from batchgen.domain.ids import JobId, LeaseToken, ShardId
+from batchgen.domain.jobs import ClaimedShard, SegmentDraft, ShardPlan
 from batchgen.domain.states import CLAIMABLE_JOB_STATES, JobEvent, JobState, ShardState
 from batchgen.storage import jobs as job_queries
+from batchgen.storage.instants import from_now
 from batchgen.storage.tables import jobs, segments, shards, suspects
 
 _CLAIMABLE = [s.value for s in CLAIMABLE_JOB_STATES]
@@ -84,7 +84,7 @@ def claim(
         .values(
             state=ShardState.LEASED,
             lease_token=token,
-            lease_until=_from_now(lease_s),
+            lease_until=from_now(lease_s),
             holder=holder,
             attempts=shards.c.attempts + 1,
         )
@@ -119,7 +119,7 @@ def renew(tx: Connection, tokens: Iterable[LeaseToken], lease_s: float) -> set[L
     rows = tx.execute(
         update(shards)
         .where(shards.c.lease_token.in_(list(tokens)))
-        .values(lease_until=_from_now(lease_s))
+        .values(lease_until=from_now(lease_s))
         .returning(shards.c.lease_token)
     )
     return {LeaseToken(row.lease_token) for row in rows}
@@ -265,59 +265,6 @@ def reopen_failed(tx: Connection, job_id: JobId) -> int:
     return int(totals) - int(kept)
 
 
-def segments_of_shard(tx: Connection, shard_id: ShardId) -> list[Segment]:
-    return _segments(tx, _segment_query().where(segments.c.shard_id == shard_id))
-
-
-def segments_of_job(tx: Connection, job_id: JobId, *, final_only: bool = False) -> list[Segment]:
-    """In the order of the shards in the file."""
-    query = _segment_query().where(segments.c.job_id == job_id)
-    if final_only:
-        query = query.where(segments.c.final)
-    return _segments(tx, query)
-
-
-def referenced_keys(tx: Connection, job_id: JobId) -> set[str]:
-    """The objects that the job's segments refer to."""
-    rows = tx.execute(select(segments.c.object_key).where(segments.c.job_id == job_id))
-    return {row.object_key for row in rows}
-
-
-def strikes(tx: Connection, shard_ids: Sequence[ShardId]) -> dict[tuple[ShardId, int], int]:
-    """How often each suspect request was running when an engine died."""
-    rows = tx.execute(select(suspects).where(suspects.c.shard_id.in_(list(shard_ids))))
-    return {(ShardId(r.shard_id), r.request_index): r.strikes for r in rows}
-
-
-def strike(tx: Connection, shard_id: ShardId, indexes: Iterable[int], reason: str) -> None:
-    """Count one more strike against these requests, so that it outlives the worker."""
-    rows = [
-        {"shard_id": shard_id, "request_index": i, "strikes": 1, "reason": reason} for i in indexes
-    ]
-    if not rows:
-        return
-    statement = upsert(suspects).values(rows)
-    tx.execute(
-        statement.on_conflict_do_update(
-            index_elements=[suspects.c.shard_id, suspects.c.request_index],
-            set_={
-                "strikes": suspects.c.strikes + 1,
-                "reason": statement.excluded.reason,
-                "updated_at": func.now(),
-            },
-        )
-    )
-
-
-def absolve(tx: Connection, shard_id: ShardId, indexes: Iterable[int]) -> None:
-    """These requests have shown that they are innocent."""
-    tx.execute(
-        delete(suspects).where(
-            suspects.c.shard_id == shard_id, suspects.c.request_index.in_(list(indexes))
-        )
-    )
-
-
 def _best(tx: Connection, pool: str, device: str, loaded: str | None) -> Any:
     free = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
     query = select(
@@ -350,10 +297,6 @@ def _mark_running(tx: Connection, job_id: JobId) -> None:
         # Another worker was first, or the job is being cancelled: the claim holds all the same,
         # and the holder learns of a cancel at its next look.
         return
-
-
-def _from_now(seconds: float) -> Any:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 def _lock_held(tx: Connection, shard: ClaimedShard) -> None:
@@ -411,35 +354,3 @@ def _insert_segment(
             session_id=draft.session_id,
         )
     )
-
-
-def _segment_query() -> Select[Any]:
-    return (
-        select(segments, shards.c.seq.label("shard_seq"))
-        .join(shards, shards.c.id == segments.c.shard_id)
-        .order_by(shards.c.seq, segments.c.id)
-    )
-
-
-def _segments(tx: Connection, query: Select[Any]) -> list[Segment]:
-    return [
-        Segment(
-            id=SegmentId(row.id),
-            job_id=JobId(row.job_id),
-            shard_id=ShardId(row.shard_id),
-            shard_seq=row.shard_seq,
-            final=row.final,
-            draft=SegmentDraft(
-                object_key=row.object_key,
-                output_indexes=tuple(row.output_indexes),
-                error_indexes=tuple(row.error_indexes),
-                output_bytes=row.output_bytes,
-                timings_bytes=row.timings_bytes,
-                error_bytes=row.error_bytes,
-                sha256=row.sha256,
-                usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
-                session_id=row.session_id,
-            ),
-        )
-        for row in tx.execute(query)
-    ]

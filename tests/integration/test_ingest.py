@@ -15,7 +15,7 @@ from batchgen.domain.states import JobEvent, JobState
 from batchgen.services import cancel, finalize, ingest, models, submit
 from batchgen.services.ingest import Ingested
 from batchgen.settings import Settings
-from batchgen.storage import files, jobs, shards
+from batchgen.storage import control, files, jobs, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -260,7 +260,7 @@ def test_a_store_that_is_away_is_no_fault_of_the_file(site: Site) -> None:
     with pytest.raises(Unavailable):
         site.ingest(job_id, store=WatchedStore(site.store, fail))
     with site.database.unit_of_work() as tx:
-        assert jobs.needing_ingest(tx) == [job_id]
+        assert control.needing_ingest(tx) == [job_id]
 
 
 def test_a_job_cancelled_while_its_file_is_read_makes_no_shards_and_is_finalized(

@@ -17,7 +17,7 @@ from batchgen.domain.errors import Conflict, LostLease
 from batchgen.domain.jobs import Usage
 from batchgen.domain.states import TERMINAL_JOB_STATES, JobState
 from batchgen.services import cancel, records, sweep
-from batchgen.storage import jobs, shards
+from batchgen.storage import control, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 from tests.house import PROJECT, House, chat_lines
@@ -188,7 +188,7 @@ def _pass_the_deadline(house: House, job_id: str) -> None:
             text("UPDATE jobs SET expires_at = now() - interval '1 s' WHERE id = :id"),
             {"id": job_id},
         )
-        assert jobs.overdue(tx) == [job_id]
+        assert control.overdue(tx) == [job_id]
 
 
 def _leases_reaped(house: House) -> bool:

@@ -1,8 +1,10 @@
 """The device worker's session: real engine hosts, a scripted engine, a real database."""
 
 import os
+import shutil
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from batchgen.domain.errors import Conflict
 from batchgen.domain.states import JobState
 from batchgen.services import cancel, retry
 from batchgen.storage import devices, jobs, shards
-from tests.house import PROJECT, House, chat_line, chat_lines
+from tests.house import MODELS, PROJECT, House, chat_line, chat_lines
 from tests.waiting import until
 
 
@@ -161,8 +163,13 @@ def test_a_stop_gives_unfinished_shards_back_at_once(house: House) -> None:
         assert jobs.states(tx, [job.id])[job.id] is JobState.RUNNING
 
 
-def test_an_engine_that_cannot_load_ends_its_lines_with_the_reason(house: House) -> None:
-    house.register(kv_blocks=0)
+def test_an_engine_that_cannot_load_ends_its_lines_with_the_reason(
+    house: House, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(MODELS / "orders-qwen3-1m", model)
+    house.register(path=str(model))
+    shutil.rmtree(model)
     job = house.run(chat_lines(4))
     assert job.state is JobState.COMPLETED
     assert set(house.codes(job.id).values()) == {"engine_load_failed"}

@@ -28,7 +28,7 @@ from batchgen.domain.states import TERMINAL_JOB_STATES, JobEvent, JobState
 from batchgen.formats.openai import error_line
 from batchgen.services import cancel, finalize, models, records, retry, submit
 from batchgen.settings import Settings
-from batchgen.storage import files, jobs, shards
+from batchgen.storage import files, jobs, segments, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -125,7 +125,7 @@ class Lifecycle(RuleBasedStateMachine):
             claimed = shards.claim(tx, pool="default", device="CPU", holder=worker, lease_s=60.0)
             if claimed is None:
                 return multiple()
-            found = shards.segments_of_shard(tx, claimed.id)
+            found = segments.of_shard(tx, claimed.id)
         done, _ = records.read(self.store, found)
         return Held(claimed, set(done))
 
@@ -152,7 +152,7 @@ class Lifecycle(RuleBasedStateMachine):
     def finish(self, one: Held, fail: bool) -> None:
         plan = one.shard.plan
         with self.database.unit_of_work() as tx:
-            earlier = shards.segments_of_shard(tx, one.shard.id)
+            earlier = segments.of_shard(tx, one.shard.id)
         whole, usage = records.read(self.store, earlier)
         for index in range(plan.first_index, plan.first_index + plan.n_requests):
             whole.setdefault(index, self._record(index, fail=fail))
@@ -223,14 +223,14 @@ class Lifecycle(RuleBasedStateMachine):
     def no_line_is_written_down_twice(self) -> None:
         for job_id in self.inputs:
             with self.database.unit_of_work() as tx:
-                found = shards.segments_of_job(tx, job_id)
+                found = segments.of_job(tx, job_id)
                 counts = jobs.get(tx, job_id).counts
             written = [i for s in found for i in (*s.draft.output_indexes, *s.draft.error_indexes)]
             assert len(written) == len(set(written)) == counts.completed + counts.failed
 
     def _ids(self, job_id: JobId) -> list[str]:
         with self.database.unit_of_work() as tx:
-            found = shards.segments_of_job(tx, job_id, final_only=True)
+            found = segments.of_job(tx, job_id, final_only=True)
             job = jobs.get(tx, job_id)
         out = []
         for section in (Section.OUTPUT, Section.ERROR):

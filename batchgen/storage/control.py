@@ -1,0 +1,101 @@
+"""The control worker's leases on jobs, and which jobs wait for it."""
+
+import uuid
+
+from sqlalchemy import Connection, and_, exists, func, or_, select, update
+
+from batchgen.domain.errors import LostLease
+from batchgen.domain.ids import JobId, LeaseToken
+from batchgen.domain.states import (
+    PUBLISHABLE_JOB_STATES,
+    JobEvent,
+    JobState,
+    ShardState,
+    job_states_taking,
+)
+from batchgen.storage.instants import from_now
+from batchgen.storage.tables import jobs, shards
+
+
+def claim(tx: Connection, job_id: JobId, lease_s: float) -> LeaseToken | None:
+    """The right to ingest or finalize the job, for `lease_s`; None where another holds it or none
+    is due.
+    """
+    due = [JobState.VALIDATING, *PUBLISHABLE_JOB_STATES, *job_states_taking(JobEvent.WORKED_OFF)]
+    token = LeaseToken(uuid.uuid4())
+    won = tx.execute(
+        update(jobs)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.state.in_([s.value for s in due]),
+            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
+        )
+        .values(
+            control_token=token,
+            control_until=from_now(lease_s),
+            control_attempts=jobs.c.control_attempts + 1,
+        )
+    )
+    return token if won.rowcount else None
+
+
+def renew(tx: Connection, job_id: JobId, token: LeaseToken, lease_s: float) -> JobState:
+    """Keep the control lease, under the row's lock; returns the job's state. Raises LostLease."""
+    row = tx.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.control_token == token)
+        .values(control_until=from_now(lease_s))
+        .returning(jobs.c.state)
+    ).first()
+    if row is None:
+        raise LostLease(f"the control lease of {job_id} is another's")
+    return JobState(row.state)
+
+
+def release(tx: Connection, job_id: JobId, token: LeaseToken) -> None:
+    tx.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.control_token == token)
+        .values(control_token=None, control_until=None)
+    )
+
+
+def needing_ingest(tx: Connection) -> list[JobId]:
+    """Jobs that wait to be validated and that nobody works on."""
+    rows = tx.execute(
+        select(jobs.c.id)
+        .where(
+            jobs.c.state == JobState.VALIDATING,
+            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
+        )
+        .order_by(jobs.c.created_at)
+    )
+    return [JobId(row.id) for row in rows]
+
+
+def needing_publication(tx: Connection) -> list[JobId]:
+    """Jobs that nobody is working on any more and that can be brought to their end."""
+    unfinished = exists().where(shards.c.job_id == jobs.c.id, shards.c.state != ShardState.DONE)
+    leased = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.LEASED)
+    worked_off = jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.WORKED_OFF)])
+    ending = jobs.c.state.in_([s.value for s in PUBLISHABLE_JOB_STATES])
+    rows = tx.execute(
+        select(jobs.c.id)
+        .where(
+            or_(and_(worked_off, ~unfinished), and_(ending, ~leased)),
+            or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
+        )
+        .order_by(jobs.c.created_at)
+    )
+    return [JobId(row.id) for row in rows]
+
+
+def overdue(tx: Connection) -> list[JobId]:
+    """Jobs whose window has passed and that can still expire."""
+    rows = tx.execute(
+        select(jobs.c.id).where(
+            jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.EXPIRE)]),
+            jobs.c.expires_at < func.now(),
+        )
+    )
+    return [JobId(row.id) for row in rows]
