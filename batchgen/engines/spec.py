@@ -11,26 +11,45 @@ Json = str | int | float | bool | None
 
 
 class SparseAttention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """openvino-genai's SparseAttentionConfig by its own names; None keeps the engine's default."""
+
     mode: Literal["TRISHAPE", "XATTENTION"] | None = None
+    """The algorithm."""
     num_last_dense_tokens_in_prefill: int | None = None
+    """So many tokens at the prompt's end attend to everything."""
     num_retained_start_tokens_in_cache: int | None = None
+    """TRISHAPE: tokens kept from the beginning, a multiple of the KV block."""
     num_retained_recent_tokens_in_cache: int | None = None
+    """TRISHAPE: tokens kept from the end, a multiple of the KV block."""
     xattention_threshold: float | None = None
+    """XATTENTION: the share of importance to be computed; less is faster and less exact."""
     xattention_block_size: int | None = None
+    """XATTENTION: tokens in a block that is computed or left out."""
     xattention_stride: int | None = None
+    """XATTENTION: how coarsely importance is sampled; more is cheaper."""
 
 
 class CacheEviction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """openvino-genai's CacheEvictionConfig by its own names; None keeps the engine's default."""
+
     start_size: int | None = None
+    """Tokens always kept from the beginning, a multiple of the KV block."""
     recent_size: int | None = None
+    """Tokens always kept from the end, a multiple of the KV block."""
     max_cache_size: int | None = None
+    """Tokens kept in all, a multiple of the KV block."""
     aggregation_mode: Literal["SUM", "NORM_SUM", "ADAPTIVE_RKV"] | None = None
+    """How a token's importance is computed."""
     apply_rotation: bool | None = None
+    """Whether positions are closed up after an eviction."""
     snapkv_window_size: int | None = None
+    """Tokens at the prompt's end that decide the first importances."""
     kvcrush_budget: int | None = None
+    """Blocks kept for variety, by KVCrush; 0: none."""
     kvcrush_anchor_point_mode: Literal["RANDOM", "ZEROS", "ONES", "MEAN", "ALTERNATING"] | None = (
         None
     )
+    """What KVCrush compares tokens with."""
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,33 +59,51 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """
 
     max_num_batched_tokens: int | None = None
+    """Tokens in a step, of prompts and answers together."""
     max_num_seqs: int | None = None
+    """Sequences in a step."""
     num_kv_blocks: int | None = None
+    """The KV cache's size in blocks; excludes `cache_size`."""
     cache_size: int | None = None
+    """The KV cache's size in GB; without either it grows as needed."""
     num_linear_attention_blocks: int | None = None
+    """Blocks for the state of models with linear attention."""
     cache_interval_multiplier: int | None = None
+    """KV blocks between two stored states of linear attention, for prefix caching."""
     dynamic_split_fuse: bool | None = None
+    """Long prompts are split over steps, beside running sequences."""
     enable_prefix_caching: bool | None = None
+    """Equal beginnings of prompts share KV blocks, which stay until room is needed."""
     use_cache_eviction: bool | None = None
+    """Unimportant KV blocks of long sequences are dropped."""
     cache_eviction: CacheEviction | None = None
+    """How they are chosen."""
     use_sparse_attention: bool | None = None
+    """Prefill computes a part of the attention only."""
     sparse_attention: SparseAttention | None = None
+    """Which part."""
 
 
 class DraftModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A draft model and how many tokens it proposes: a fixed number, or while confident."""
 
     path: str
+    """An OpenVINO model directory with the same tokenizer."""
     device: str | None = None
+    """Default: the model's."""
     num_assistant_tokens: int | None = None
+    """Tokens proposed each time."""
     assistant_confidence_threshold: float | None = None
+    """Instead: propose while the draft is this sure, 0 to 1."""
 
 
 class PromptLookup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Speculation by n-gram lookup in the prompt."""
 
     num_assistant_tokens: int
+    """Tokens proposed each time."""
     max_ngram_size: int = 3
+    """The longest ending of the text that is looked up in it."""
 
 
 class OpenVinoSpec(
@@ -86,17 +123,29 @@ class OpenVinoSpec(
     """
 
     path: str
+    """The model directory on the workers' machines: OpenVINO IR, tokenizer, chat template."""
     device: str | None = None
+    """As OpenVINO names it: CPU, GPU.0, HETERO:… Default: the worker's own."""
     max_model_len: int | None = None
+    """Tokens of prompt and answer together. Default: the model's own limit."""
     kv_cache_precision: Literal["u8", "u4", "f16", "bf16", "f32"] | None = None
+    """Element type of the KV cache."""
     scheduler_config: SchedulerSettings = SchedulerSettings()
+    """See below."""
     runtime_config: dict[str, Json] = {}
+    """OpenVINO properties, by their names."""
     draft: DraftModel | None = None
+    """See below."""
     prompt_lookup: PromptLookup | None = None
+    """See below."""
     cache: bool = True
+    """Compiled models are kept for the next start."""
     cache_dir: str | None = None
+    """Where; derived by the server, never given by a user."""
     max_live_requests: int | None = None
+    """Requests handed to the pipeline at once. Default: what keeps its batch full."""
     max_requests_per_process: int | None = 20_000
+    """The host process is replaced after so many, since memory grows slowly."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
