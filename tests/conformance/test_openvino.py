@@ -1,6 +1,7 @@
 """The traps of openvino-genai, each defended; and what a load checks, refuses and reports."""
 
 import os
+import random
 import shutil
 import time
 from pathlib import Path
@@ -406,3 +407,50 @@ def test_the_host_tells_a_failed_load_in_the_engines_words(tmp_path: Path):
     client = EngineClient(log_path=tmp_path / "host.log")
     with client, pytest.raises(LoadFailed, match=r"no device 'GPU' here; there are: CPU"):
         client.load(openvino_spec(device="GPU"), timeout_s=60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_fits_the_kv_pool_alone_finishes_whatever_the_others_do(openvino, seed):
+    """Shared prefixes, several choices and cancellations on a tiny pool: left to queue them itself,
+    the pipeline gives up on all of them, or hangs in a step.
+    """
+    rng = random.Random(seed)
+    blocks = rng.choice([4, 8])
+    loaded = openvino(
+        {
+            "num_kv_blocks": blocks,
+            "enable_prefix_caching": True,
+            "max_num_batched_tokens": rng.choice([32, 1024]),
+        }
+    )
+    pool = blocks * 32
+    shared = [rng.randint(3, 900) for _ in range(pool)]
+    requests, fit = [], set()
+    for _ in range(60):
+        n, n_in, n_out = rng.choice([1, 1, 1, 2]), rng.randint(1, pool - 1), rng.randint(1, pool)
+        prompt = shared[:n_in] if rng.random() < 0.5 else [rng.randint(3, 900)] * n_in
+        temperature = 0.0 if n == 1 else 1.0
+        requests.append(
+            loaded.request(
+                prompt, max_tokens=n_out, ignore_eos=True, n=n, temperature=temperature, seed=1
+            )
+        )
+        if n_in + n_out <= blocks // n * 32:
+            fit.add(requests[-1].id)
+    ended = loaded.engine.submit(requests)
+    cancelled = set()
+    while loaded.engine.has_work():
+        loaded.engine.schedule()
+        ended += loaded.engine.step()
+        if rng.random() < 0.02:
+            cancelled.update(loaded.engine.cancel([rng.choice(requests).id]))
+    results = {finished.id: finished.result for finished in ended}
+    assert len(ended) == len(results)
+    assert results.keys() | cancelled == {request.id for request in requests}
+    for request in requests:
+        result = results.get(request.id)
+        if request.id in fit and request.id not in cancelled:
+            assert isinstance(result, Generation), result
+            assert result.n_out == request.sampling.n * request.sampling.max_tokens
+        elif isinstance(result, Failed):
+            assert result.code == "kv_capacity"

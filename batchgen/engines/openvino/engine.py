@@ -20,8 +20,9 @@ from batchgen.domain.errors import LoadFailed
 from batchgen.domain.outcomes import Failed, FinishReason, Generation
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.openvino.knobs import generation_config
+from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS, KvPool
 from batchgen.engines.openvino.live import Live
-from batchgen.engines.openvino.loading import KV_BLOCK_TOKENS, LoadedPipeline, load_pipeline
+from batchgen.engines.openvino.loading import LoadedPipeline, load_pipeline
 from batchgen.engines.openvino.refusals import refusal
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
@@ -37,6 +38,8 @@ class OpenVinoEngine:
     def __init__(self) -> None:
         self._spec = OpenVinoSpec(path="")
         self._loaded: LoadedPipeline | None = None
+        self._pool = KvPool(None)
+        self._most_live = 1
         self._waiting: deque[Live] = deque()
         self._starting: list[Live] = []
         self._running: dict[int, Live] = {}
@@ -54,7 +57,14 @@ class OpenVinoEngine:
             raise LoadFailed(f"the openvino engine cannot run {type(spec).__name__}")
         self._spec = spec
         self._loaded = load_pipeline(spec)
-        return self._loaded.applied
+        applied = self._loaded.applied
+        self._most_live = applied.max_live
+        self._pool = KvPool(
+            applied.kv_blocks,
+            evicts=self._loaded.scheduler["use_cache_eviction"],
+            draft_tokens=self._draft_tokens(),
+        )
+        return applied
 
     def submit(self, requests: Sequence[EngineRequest]) -> list[Finished]:
         now = time.monotonic_ns()
@@ -87,7 +97,7 @@ class OpenVinoEngine:
         ended += [self._finish(live) for live, is_ in status.items() if is_ == _FINISHED]
         ignored = [live for live, is_ in status.items() if is_ not in (_RUNNING, _FINISHED)]
         if ignored:
-            ended.append(self._resolve(ignored))
+            ended += self._start_over(ignored)
         return ended
 
     def has_work(self) -> bool:
@@ -166,21 +176,14 @@ class OpenVinoEngine:
                 "prompt",
             )
         asked = output_limit(sampling, n_in=n_in, max_model_len=applied.max_model_len)
-        limit = asked
-        if applied.kv_blocks is not None:
-            # A request that outgrows the cache ends everybody else with it: it must not begin, and
-            # must not grow so far. Where that cuts its answer short it ends as an error.
-            room = applied.kv_blocks // sampling.n * KV_BLOCK_TOKENS - self._draft_room()
-            if n_in >= room:
-                return kv_capacity(
-                    f"The prompt has {n_in} tokens; the KV cache has room for {max(0, room)}"
-                    f"{f' in each of {sampling.n} choices' if sampling.n > 1 else ''}."
-                )
-            if not scheduler["use_cache_eviction"]:
-                limit = min(asked, room - n_in)
+        # One that outgrows the cache ends everybody else with it: it must not begin, and must not
+        # grow so far. Where that cuts its answer short it ends as an error.
+        limit = self._pool.answer_limit(n_in, sampling.n, asked)
+        if isinstance(limit, Failed):
+            return limit
         return Live(request=request, limit=limit, asked=asked, t_enq=now)
 
-    def _draft_room(self) -> int:
+    def _draft_tokens(self) -> int:
         """Tokens that speculation puts into the cache before they are verified."""
         if self._spec.prompt_lookup is not None:
             return self._spec.prompt_lookup.num_assistant_tokens + 1
@@ -189,11 +192,18 @@ class OpenVinoEngine:
         return 0
 
     def _has_room(self, live: Live) -> bool:
-        loaded = self._loaded_pipeline()
         sequences = self._sequences + live.request.sampling.n
-        return (
-            len(self._running) < loaded.applied.max_live
-            and sequences <= loaded.scheduler["max_num_seqs"]
+        if (
+            len(self._running) >= self._most_live
+            or sequences > self._loaded_pipeline().scheduler["max_num_seqs"]
+        ):
+            return False
+        metrics = self._pipeline().get_metrics()
+        return self._pool.admits(
+            live,
+            self._running.values(),
+            used=metrics.cache_usage / 100,
+            some_unscheduled=metrics.requests > metrics.scheduled_requests,
         )
 
     def _start(self) -> list[Finished]:
@@ -251,17 +261,27 @@ class OpenVinoEngine:
         )
         return Finished(id=live.request.id, generation=generation)
 
-    def _resolve(self, ignored: list[Live]) -> Finished:
-        """The pipeline could schedule nothing and gave up on all: the largest ends, others wait.
+    def _start_over(self, ignored: list[Live]) -> list[Finished]:
+        """The pipeline could schedule nothing and gave up on all that it had.
 
-        Should not happen, as no request is taken that does not fit alone.
+        Each of them fits alone, so they wait to run again, fewer at once; only one that was alone
+        cannot be run. The pipeline may have lost blocks, so there is a new one.
         """
-        largest = max(ignored, key=lambda live: len(live.request.prompt_ids) + live.drain())
+        alone = len(ignored) == 1 and len(self._running) == 1
         for live in ignored:
             self._leave(live)
-        for live in reversed(ignored):
-            if live is not largest:
-                live.forget()
-                self._waiting.appendleft(live)
+            live.forget()
+        self._most_live = max(1, len(ignored) // 2)
+        if not alone:
+            self._waiting.extendleft(reversed(ignored))
+        survivors = list(self._running.values())
+        for live in survivors:
+            self._leave(live)
+            live.forget()
+        self._waiting.extendleft(reversed(survivors))
+        self._loaded = None  # The old cache is freed before a new one is made.
+        self._loaded = load_pipeline(self._spec)
+        if not alone:
+            return []
         failure = kv_capacity("The KV cache has no room for this request.")
-        return Finished(id=largest.request.id, failure=failure)
+        return [Finished(id=ignored[0].request.id, failure=failure)]

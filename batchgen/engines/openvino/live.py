@@ -35,6 +35,10 @@ class Live:
     handle: Any = None
     _outputs: dict[int, _Output] = field(default_factory=dict)
 
+    def begun(self) -> bool:
+        """Whether it has generated a token, and so has its whole prompt in the cache."""
+        return bool(self._outputs) or (self.handle is not None and self.handle.can_read())
+
     def drain(self) -> int:
         """Read what there is to read; returns how many tokens there are by now."""
         while self.handle is not None and self.handle.can_read():

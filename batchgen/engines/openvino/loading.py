@@ -17,6 +17,7 @@ from batchgen.domain.errors import LoadFailed
 from batchgen.domain.requests import SamplingParams
 from batchgen.engines.openvino.device import apply_properties, device_state, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
+from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS
 from batchgen.engines.openvino.lint import faults
 from batchgen.engines.openvino.model_dir import (
     ModelFacts,
@@ -28,7 +29,6 @@ from batchgen.engines.openvino.model_dir import (
 from batchgen.engines.protocol import Applied
 from batchgen.engines.spec import DraftModel, Json, OpenVinoSpec
 
-KV_BLOCK_TOKENS = 32
 _WARM_UP_ID = 2**63 - 1
 
 
