@@ -5,7 +5,6 @@ fed with token ids: two independent readers of the same prompts.
 """
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +23,7 @@ from batchgen.demo.recipe.tokenizer import END_OF_TEXT, END_OF_TURN, token_id
 from batchgen.demo.words import made_up
 
 EVALUATED_ORDERS = 500
-HEADER = (
-    "| model | form | prompts | exact | wrong | unparsed | output tok/s |\n"
-    "|---|---|---|---|---|---|---|"
-)
+HEADER = "| model | form | prompts | exact | wrong | unparsed |\n|---|---|---|---|---|---|"
 
 _ROWS_AT_ONCE = 50
 
@@ -43,16 +39,13 @@ class Evaluation:
     form: str
     prompts: Prompts
     score: Score
-    tokens: int
-    seconds: float
 
     def row(self) -> str:
         """As a line of a Markdown table, see `HEADER`."""
         return (
             f"| {self.model} | {self.form} | {self.prompts} "
             f"| {self.score.exact} of {self.score.total} ({self.score.exact_share:.1%}) "
-            f"| {self.score.wrong} | {self.score.unparsed} "
-            f"| {self.tokens / self.seconds:,.0f} |"
+            f"| {self.score.wrong} | {self.score.unparsed} |"
         )
 
 
@@ -83,7 +76,6 @@ def evaluate_checkpoint(directory: Path, prompts: Prompts) -> Evaluation:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     pad = token_id(tokenizer, END_OF_TEXT)
     answers: list[list[int]] = []
-    started = time.perf_counter()
     for first in range(0, len(task.ids), _ROWS_AT_ONCE):
         rows = task.ids[first : first + _ROWS_AT_ONCE]
         width = max(map(len, rows))
@@ -93,8 +85,7 @@ def evaluate_checkpoint(directory: Path, prompts: Prompts) -> Evaluation:
                 ids, attention_mask=(ids != pad).long(), max_new_tokens=MAX_TOKENS, do_sample=False
             )
         answers += [_without_padding(row[width:], pad) for row in output.tolist()]
-    seconds = time.perf_counter() - started
-    return _evaluation(directory, "safetensors fp16", task, answers, seconds)
+    return _evaluation(directory, "safetensors fp16", task, answers)
 
 
 def evaluate_ir(directory: Path, prompts: Prompts) -> Evaluation:
@@ -107,23 +98,21 @@ def evaluate_ir(directory: Path, prompts: Prompts) -> Evaluation:
     pipeline = genai.ContinuousBatchingPipeline(str(directory), scheduling, "CPU", {})
     config = genai.GenerationConfig(max_new_tokens=MAX_TOKENS, do_sample=False)
     config.set_eos_token_id(token_id(tokenizer, END_OF_TURN))
-    started = time.perf_counter()
     handles = [
         pipeline.add_request(number, ov.Tensor(np.array([ids], dtype=np.int64)), config)
         for number, ids in enumerate(task.ids)
     ]
     while pipeline.has_non_finished_requests():
         pipeline.step()
-    seconds = time.perf_counter() - started
     # read_all() blocks for ever where there is nothing to read, so ask first.
     answers = [
         handle.read_all()[0].generated_ids if handle.can_read() else [] for handle in handles
     ]
-    return _evaluation(directory, "OpenVINO int8", task, answers, seconds)
+    return _evaluation(directory, "OpenVINO int8", task, answers)
 
 
 def _evaluation(
-    directory: Path, form: str, task: Task, answers: Sequence[Sequence[int]], seconds: float
+    directory: Path, form: str, task: Task, answers: Sequence[Sequence[int]]
 ) -> Evaluation:
     """Score the answers; one that was cut off before its end counts as unparsed."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -135,8 +124,7 @@ def _evaluation(
     }
     expected = {str(n): example.order.to_dict() for n, example in enumerate(task.examples)}
     name = directory.name.removesuffix("-ov")
-    tokens = sum(map(len, answers))
-    return Evaluation(name, form, task.prompts, score(texts, expected), tokens, seconds)
+    return Evaluation(name, form, task.prompts, score(texts, expected))
 
 
 def _with_made_up_customer(example: Example, rng: random.Random) -> Example:
