@@ -26,13 +26,13 @@ from batchgen.settings import Settings
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _CLI_INTRODUCTION = """\
 Results go to standard output, progress and remarks to standard error. On a terminal lists are
-tables, into a pipe tab-separated values, with `--json` JSON. Exit codes: 0 done, 1 a line or the job
-failed, 2 wrong input, 3 a server cannot be reached or started, 130 interrupted.
+tables, into a pipe tab-separated values, with `--json` JSON. Exit codes: 0 done, 1 a line or the
+job failed, 2 wrong input, 3 a server cannot be reached or started, 130 interrupted.
 """
 _ENGINE_INTRODUCTION = """\
-What a model registered with `"engine": "openvino"` may set: in the `spec` of `POST /v1/models`, in a
-`--spec` file, or by `--set key=value` of `batchgen model add`; all but `path` also for one job, as
-its `engine`. A setting that the engine would drop, ignore or override is refused with the reason
+What a model registered with `"engine": "openvino"` may set: in the `spec` of `POST /v1/models`, in
+a `--spec` file, or by `--set key=value` of `batchgen model add`; all but `path` also for one job,
+as its `engine`. A setting that the engine would drop, ignore or override is refused with the reason
 ([ADR 7](../adr/0007-openvino-traps.md)); a job's manifest holds what the engine reports as applied.
 """
 _STATES_INTRODUCTION = """\

@@ -96,7 +96,10 @@ def execute(arguments: Sequence[str]) -> int:
     except BatchgenError as error:
         _say(str(error))
         return 2 if isinstance(error, UserError) else 3
-    except BrokenPipeError:
+    except SystemExit as ending:
+        # What typer makes of a broken pipe: the reader has gone, which is its right.
+        if not isinstance(ending.__context__, BrokenPipeError):
+            raise
         _silence_stdout()
         return 0
     except OSError as error:

@@ -101,7 +101,7 @@ def test_a_job_is_paused_resumed_and_cancelled(stack: Shell, lines_file: Write) 
 
 
 def test_failed_lines_are_run_again(stack: Shell, lines_file: Write) -> None:
-    job_id = submitted(stack, lines_file("good.", "once.", "--quiet"))
+    job_id = submitted(stack, lines_file("good.", "once.", "fine."))
     stack("watch", job_id, "-q")
     failed = stack("status", job_id, "--json").json()["counts"]["failed"]
     assert failed == 1
