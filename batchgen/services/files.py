@@ -11,6 +11,8 @@ from batchgen.storage.session import Database
 
 PURPOSES = ("batch",)
 _LONGEST_NAME = 255
+# How long the object store may take to make an object durable.
+_RESERVED_S = 3_600
 # Packed data is never much longer than what it holds, unless it is made to keep us busy.
 _PACKING_BYTES = 2**20
 
@@ -24,7 +26,6 @@ class Upload:
 
     def __init__(self, store: ObjectStore, settings: Settings) -> None:
         self._id = new_file_id()
-        self._store = store
         self._max_bytes = settings.max_file_bytes
         self._unpacked = Decompressor(settings.max_file_bytes)
         self._writer = store.open_writer(f"files/{self._id}")
@@ -55,24 +56,23 @@ class Upload:
         check_purpose(purpose)
         for piece in self._unpacked.finish():
             self._writer.write(piece)
+        # The row comes first, unseen: killed in between, the sweeper finds the object by it.
+        with database.unit_of_work() as tx:
+            files.reserve_uploaded(
+                tx,
+                file_id=self._id,
+                project=project,
+                purpose=purpose,
+                filename=_presentable(filename) or f"{self._id}.jsonl",
+                size=self._writer.size,
+                object_key=self._writer.key,
+                for_s=_RESERVED_S,
+                expires_after_s=expires_after_s,
+            )
         stored = self._writer.finish()
-        try:
-            with database.unit_of_work() as tx:
-                files.insert_uploaded(
-                    tx,
-                    file_id=self._id,
-                    project=project,
-                    purpose=purpose,
-                    filename=_presentable(filename) or f"{self._id}.jsonl",
-                    size=stored.size,
-                    sha256=stored.sha256,
-                    object_key=stored.key,
-                    expires_after_s=expires_after_s,
-                )
-                return files.get(tx, self._id, project=project)
-        except BaseException:
-            self._store.delete(stored.key)
-            raise
+        with database.unit_of_work() as tx:
+            files.confirm_uploaded(tx, self._id, sha256=stored.sha256)
+            return files.get(tx, self._id, project=project)
 
     def abort(self) -> None:
         self._writer.abort()

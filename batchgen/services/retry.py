@@ -1,7 +1,7 @@
 """Run the failed lines of a job again; what completed stays."""
 
 from batchgen.dispatch import Bells
-from batchgen.domain.errors import Conflict
+from batchgen.domain.errors import Conflict, NotFound
 from batchgen.domain.ids import JobId, Project
 from batchgen.domain.jobs import Job
 from batchgen.domain.states import JobEvent, advance_job
@@ -13,11 +13,18 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
     """The job goes back to the queue with its failed and cut lines open.
 
     Its output and error files are withdrawn until it has ended again. Raises NotFound, or Conflict
-    where it has not ended, failed in validation, or has no failed line.
+    where it has not ended, failed in validation, has no failed line, or its input file is gone.
     """
     with database.unit_of_work() as tx:
         job = jobs.get(tx, job_id, project=project)
         advance_job(job.state, JobEvent.RETRY)
+        try:
+            files.get(tx, job.input_file_id, project=project, keep=True)
+        except NotFound:
+            raise Conflict(
+                f"the input file of job {job_id} is deleted: nothing can run again",
+                code="input_deleted",
+            ) from None
         if shards.reopen_failed(tx, job_id) == 0:
             raise Conflict(f"job {job_id} has no failed line to run again", code="nothing_to_retry")
         jobs.advance(tx, job_id, JobEvent.RETRY, project=project)

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select, text, update
+from sqlalchemy import Connection, Row, and_, exists, func, or_, select, text, update
 
 from batchgen.domain.errors import NotFound
 from batchgen.domain.ids import FileId, JobId, Project
 from batchgen.domain.jobs import File, Section
-from batchgen.storage.tables import files
+from batchgen.domain.states import TERMINAL_JOB_STATES
+from batchgen.storage.tables import files, jobs
+
+_TERMINAL = [state.value for state in TERMINAL_JOB_STATES]
 
 
 def insert_uploaded(
@@ -36,6 +39,46 @@ def insert_uploaded(
         },
         expires_after_s,
     )
+
+
+def reserve_uploaded(
+    tx: Connection,
+    *,
+    file_id: FileId,
+    project: Project,
+    purpose: str,
+    filename: str,
+    size: int,
+    object_key: str,
+    for_s: int,
+    expires_after_s: int | None = None,
+) -> None:
+    """A row for an object that is about to be written; nobody sees it before `confirm_uploaded`.
+
+    Where that does not come within `for_s` seconds, the sweeper removes the object.
+    """
+    row = {
+        "id": file_id,
+        "project": project,
+        "purpose": purpose,
+        "filename": filename,
+        "bytes": size,
+        "sha256": "",
+        "object_key": object_key,
+        "deleted_at": func.now() + text(f"interval '{int(for_s)} seconds'"),
+    }
+    _insert(tx, row, expires_after_s)
+
+
+def confirm_uploaded(tx: Connection, file_id: FileId, *, sha256: str) -> None:
+    """The reserved file's object is there: now it is a file. Raises NotFound where too late."""
+    changed = tx.execute(
+        update(files)
+        .where(files.c.id == file_id, files.c.deleted_at > func.now(), files.c.sha256 == "")
+        .values(deleted_at=None, sha256=sha256)
+    )
+    if changed.rowcount == 0:
+        raise NotFound(f"no file '{file_id}'", param="file_id")
 
 
 def insert_produced(
@@ -148,10 +191,19 @@ def mark_produced_deleted(tx: Connection, job_id: JobId) -> None:
 
 
 def objects_to_remove(tx: Connection, *, limit: int) -> list[tuple[FileId, str]]:
-    """Uploaded files that are deleted or expired and whose object is still there."""
+    """Uploaded files that are deleted or expired and whose object is still there.
+
+    What a job that has not ended reads stays until then.
+    """
+    read = exists().where(jobs.c.input_file_id == files.c.id, jobs.c.state.not_in(_TERMINAL))
     rows = tx.execute(
         select(files.c.id, files.c.object_key)
-        .where(files.c.object_key.is_not(None), files.c.bytes > 0, ~_alive())
+        .where(
+            files.c.object_key.is_not(None),
+            files.c.bytes > 0,
+            or_(files.c.deleted_at <= func.now(), files.c.expires_at <= func.now()),
+            ~read,
+        )
         .limit(limit)
     )
     return [(FileId(row.id), row.object_key) for row in rows]

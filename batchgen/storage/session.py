@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import sqlalchemy
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from batchgen.domain.errors import Unavailable
 
@@ -25,6 +26,8 @@ class Database:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_pre_ping=True,
+            # Values are what users handed in: no exception and no log shall repeat them.
+            hide_parameters=True,
             connect_args={
                 "connect_timeout": 5,
                 # A network that swallows everything ends a connection instead of a worker's
@@ -47,6 +50,8 @@ class Database:
         try:
             with self.engine.begin() as tx:
                 yield tx
+        except PoolTimeout as error:
+            raise Unavailable("all connections to the database are busy") from error
         except (OperationalError, InterfaceError) as error:
             if error.connection_invalidated or _connection_failed(error):
                 raise Unavailable(f"the database cannot be reached: {error.orig}") from error

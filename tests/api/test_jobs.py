@@ -193,6 +193,17 @@ def test_a_retry_opens_the_failed_lines_only(user: httpx.Client, house: House, h
     assert (refused.status_code, refused.json()["code"]) == (409, "nothing_to_retry")
 
 
+def test_without_its_input_a_job_cannot_run_again(
+    user: httpx.Client, house: House, hand: Hand
+) -> None:
+    job = house.queue(chat_lines(3))
+    hand.work_off(job.id, failed=[1])
+    user.delete(f"/v1/files/{job.input_file_id}")
+    refused = user.post(f"/v1/jobs/{job.id}/retry")
+    assert (refused.status_code, refused.json()["code"]) == (409, "input_deleted")
+    assert user.get(f"/v1/jobs/{job.id}/results").text.count("\n") == 2
+
+
 def test_the_priority_can_be_changed_while_it_decides(
     user: httpx.Client, house: House, hand: Hand
 ) -> None:

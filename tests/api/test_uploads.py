@@ -16,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.uploads import Form
-from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.errors import InvalidRequest, NotFound
+from batchgen.domain.ids import new_file_id
+from batchgen.services import sweep
 from batchgen.settings import Settings
 from batchgen.storage import files
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
-from tests.house import PROJECT
+from tests.api.hand import Hand
+from tests.house import PROJECT, House, chat_lines
 from tests.waiting import until
 
 LINES = b"".join(b'{"n": %d}\n' % i for i in range(1_000))
@@ -289,6 +292,32 @@ def test_any_bytes_are_a_form_or_refused(data: bytes) -> None:
         form.feed(b"--X\r\n" + data)
     except InvalidRequest:
         return
+
+
+def test_an_object_whose_upload_was_killed_is_swept(house: House) -> None:
+    key, file_id = "files/lost", new_file_id()
+    reserved = {"file_id": file_id, "project": PROJECT, "purpose": "batch", "filename": "a"}
+    with house.database.unit_of_work() as tx:
+        files.reserve_uploaded(tx, **reserved, size=3, object_key=key, for_s=60)
+    house.store.put(key, b"abc")
+    with house.database.unit_of_work() as tx:
+        assert files.page(tx, PROJECT, limit=10) == []
+    assert sweep.run_once(house.database, house.store, house.bells).objects_removed == 0
+    with house.database.unit_of_work() as tx:
+        tx.exec_driver_sql("UPDATE files SET deleted_at = now() - interval '1 second'")
+    assert sweep.run_once(house.database, house.store, house.bells).objects_removed == 1
+    assert not house.store.exists(key)
+    with house.database.unit_of_work() as tx, pytest.raises(NotFound):
+        files.confirm_uploaded(tx, file_id, sha256="x")
+
+
+def test_an_expired_file_stays_while_a_job_reads_it(house: House, hand: Hand) -> None:
+    job = house.queue(chat_lines(2))
+    with house.database.unit_of_work() as tx:
+        tx.exec_driver_sql("UPDATE files SET expires_at = now() - interval '1 second'")
+    assert sweep.run_once(house.database, house.store, house.bells).objects_removed == 0
+    hand.work_off(job.id)
+    assert sweep.run_once(house.database, house.store, house.bells).objects_removed == 1
 
 
 def test_an_upload_is_never_held_in_memory(user: httpx.Client) -> None:
