@@ -54,6 +54,16 @@ def test_a_default_port_that_is_taken_is_replaced_and_an_asked_one_is_not() -> N
             listening.listen("127.0.0.1", port, insist=True)
 
 
+def test_a_connection_to_it_answers_without_delay() -> None:
+    with (
+        listening.listen("127.0.0.1", 0, insist=True) as bound,
+        socket.create_connection(bound.getsockname()),
+    ):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_of_another_machine_is_an_error() -> None:
     with pytest.raises(StackError, match=r"cannot listen on 192\.0\.2\.1"):
         listening.listen("192.0.2.1", 0, insist=False)
