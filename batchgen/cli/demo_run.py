@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from batchgen.client import Client, Event
 
 MODEL_NAME = "demo"
-_MODEL = files("batchgen.demo") / "models" / "orders-qwen3-1m-ov"
+_MODEL = files("batchgen.demo") / "models" / "orders-qwen3-2m-ov"
 _SHOWN_TEXTS = 4
 _FILES = {"results": "answers.jsonl", "errors": "errors.jsonl", "timings": "timings.jsonl"}
 

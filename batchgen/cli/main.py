@@ -124,3 +124,7 @@ def _say(message: str) -> None:
 def _silence_stdout() -> None:
     # The reader has gone (`| head`): the flush at exit must not complain about it once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()
