@@ -5,8 +5,6 @@ from typing import BinaryIO
 from batchgen.client.transport import Transport
 from batchgen.domain.errors import Conflict, Unavailable
 
-_CHUNK = 1 << 20
-
 
 def fetch(transport: Transport, path: str, out: BinaryIO) -> int:
     """Write what is at `path` to `out`; returns its bytes.
@@ -24,7 +22,7 @@ def fetch(transport: Transport, path: str, out: BinaryIO) -> int:
                 if n_got and response.status_code != 206:
                     raise Conflict(f"{path} changed while it was downloaded: start again")
                 etag = response.headers.get("ETag", etag)
-                for chunk in response.iter_bytes(_CHUNK):
+                for chunk in response.iter_bytes():
                     out.write(chunk)
                     n_got += len(chunk)
                     attempt.progressed = True
