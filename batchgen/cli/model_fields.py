@@ -1,0 +1,30 @@
+"""A model as names and values, for a person."""
+
+from typing import Any
+
+
+def fields_of(model: dict[str, Any]) -> dict[str, object]:
+    """What a person wants to know of a model."""
+    from batchgen.cli.render import clock_time
+
+    out: dict[str, object] = {
+        "model": model["id"],
+        "revision": model["revision"],
+        "engine": model["engine"],
+        "fingerprint": model["fingerprint"],
+        "pool": model["pool"],
+        "device": model["device"],
+        "created": clock_time(model["created"]),
+    }
+    out.update(_flat(model["spec"]))
+    return out
+
+
+def _flat(spec: dict[str, Any], above: str = "") -> dict[str, object]:
+    out: dict[str, object] = {}
+    for name, value in spec.items():
+        if isinstance(value, dict):
+            out.update(_flat(value, f"{above}{name}."))
+        elif value is not None and name != "engine":
+            out[f"{above}{name}"] = value if isinstance(value, bool | float) else str(value)
+    return out
