@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 import batchgen
 from api import errors
@@ -48,6 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         settings = Settings()
         configure(settings.log_level)
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     metrics = HttpMetrics(registry)
 
     @asynccontextmanager
@@ -68,6 +69,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         # Interactive pages load their scripts from elsewhere; the description itself is enough.
         docs_url=None,
         redoc_url=None,
+        # A redirect would name the host that the client claims to have called.
+        redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
     app.add_middleware(partial(Guard, metrics=metrics))

@@ -15,10 +15,10 @@ from api.context import Context
 from api.deps import ACaller, Caller, Here, JobInPath
 from api.native.shapes import Progress
 from batchgen.domain.errors import InvalidRequest, Unavailable
-from batchgen.domain.ids import JobId, Project
-from batchgen.domain.jobs import Job
+from batchgen.domain.ids import JobId
+from batchgen.domain.jobs import Job, Key
 from batchgen.domain.states import TERMINAL_JOB_STATES
-from batchgen.storage import job_events, jobs
+from batchgen.storage import job_events, jobs, keys
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["jobs"], dependencies=[ACaller])
 
@@ -32,10 +32,14 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The job, and what was recorded of it up to then, after the last look."""
+    """The job, and what was recorded of it up to then, after the last look.
+
+    `allowed` says whether the key that opened the stream still opens anything.
+    """
 
     job: Job
     events: list[tuple[int, float, str, dict[str, Any]]]
+    allowed: bool
 
     @property
     def is_last(self) -> bool:
@@ -58,11 +62,13 @@ def get_events(
     """Recorded events, `progress` whenever counts change, and `end` after the terminal state."""
     seen = _event_id(last_event_id)
     # The first look is taken here, so that a foreign id is a 404 and not a broken stream.
-    first = _look(here, job_id, key.project, seen)
-    return StreamingResponse(_stream(here, first, seen), media_type=_STREAM)
+    first = _look(here, job_id, key, seen)
+    return StreamingResponse(
+        _stream(here, key, first, seen), media_type=_STREAM, headers={"X-Accel-Buffering": "no"}
+    )
 
 
-async def _stream(here: Context, look: Look, seen: int) -> AsyncIterator[str]:
+async def _stream(here: Context, key: Key, look: Look, seen: int) -> AsyncIterator[str]:
     clock = asyncio.get_running_loop().time
     told: Progress | None = None
     told_at = quiet_since = clock()
@@ -85,7 +91,9 @@ async def _stream(here: Context, look: Look, seen: int) -> AsyncIterator[str]:
                 quiet_since = now
             if len(look.events) < _AT_ONCE:
                 await _something(changed)
-            look = await _next_look(here, look, seen)
+            look = await _next_look(here, key, look, seen)
+            if not look.allowed:
+                return
 
 
 def _is_due(progress: Progress, told: Progress | None, since_s: float, *, last: bool) -> bool:
@@ -101,20 +109,22 @@ async def _something(changed: asyncio.Event) -> None:
         return
 
 
-async def _next_look(here: Context, last: Look, seen: int) -> Look:
+async def _next_look(here: Context, key: Key, last: Look, seen: int) -> Look:
     try:
-        return await run_sync(partial(_look, here, last.job.id, last.job.project, seen))
+        return await run_sync(partial(_look, here, last.job.id, key, seen))
     except Unavailable:
         # The stream outlives a restart of the database.
-        return Look(last.job, [])
+        return Look(last.job, [], allowed=True)
 
 
-def _look(here: Context, job_id: JobId, project: Project, seen: int) -> Look:
+def _look(here: Context, job_id: JobId, key: Key, seen: int) -> Look:
     with here.database.unit_of_work() as tx:
+        allowed = keys.usable(tx, key.id) is not None
         # The job first: whatever made its state has been recorded by then.
-        job = jobs.get(tx, job_id, project=project)
+        job = jobs.get(tx, job_id, project=key.project)
         events = job_events.after_id(tx, job_id, seen, limit=_AT_ONCE)
-    return Look(job, [(number, at.timestamp(), name, data) for number, at, name, data in events])
+    told = [(number, at.timestamp(), name, data) for number, at, name, data in events]
+    return Look(job, told, allowed)
 
 
 def _told(look: Look) -> Iterator[str]:

@@ -2,9 +2,12 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.house import House, chat_lines, jsonl
 
@@ -166,6 +169,51 @@ def test_a_prompt_sent_to_the_wrong_place_is_not_echoed(user: httpx.Client, file
     broken = f'{{"messages": "{CANARY}'
     refused = user.post("/v1/jobs", content=broken, headers={"Content-Type": "application/json"})
     assert (refused.status_code, CANARY in refused.text) == (400, False)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+FIELDS = (
+    "input_file_id",
+    "endpoint",
+    "model",
+    "completion_window",
+    "metadata",
+    "priority",
+    "engine",
+)
+
+
+def test_any_json_is_answered_and_never_by_a_failure(user: httpx.Client, file_id: str) -> None:
+    @settings(max_examples=150, deadline=None)
+    @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.booleans())
+    def send(body: dict[str, Any], with_file: bool) -> None:
+        asked = body | {"input_file_id": file_id} if with_file else body
+        answer = user.post(
+            "/v1/jobs",
+            content=json.dumps(asked).encode("utf-8", "surrogatepass"),
+            headers={"Content-Type": "application/json"},
+        )
+        assert answer.status_code in {200, 400, 404, 422}, (asked, answer.text)
+
+    send()
+
+
+def test_any_path_and_query_is_answered_and_never_by_a_failure(user: httpx.Client) -> None:
+    routes = ("/v1/jobs", "/v1/batches", "/v1/files", "/v1/models")
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.sampled_from(routes), st.binary(max_size=12), st.binary(max_size=12))
+    def ask(route: str, tail: bytes, query: bytes) -> None:
+        for path in (f"{route}/{quote(tail)}", f"{route}?after={quote(query)}"):
+            assert user.get(path).status_code in {200, 400, 404, 422}, path
+
+    ask()
 
 
 @pytest.mark.parametrize(

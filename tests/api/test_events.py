@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from batchgen.client.events import Event, parsed
+from batchgen.domain.ids import KeyId
+from batchgen.services import keys
 from tests.api.hand import Hand
 from tests.house import House, chat_lines
 
@@ -98,6 +100,17 @@ def test_two_streams_of_one_job_both_hear(user: httpx.Client, house: House, hand
         until_named(second, "progress")
         hand.work_off(job.id)
         assert until_named(first, "end")[-1] == until_named(second, "end")[-1]
+
+
+def test_a_stream_ends_when_its_key_is_revoked(
+    user: httpx.Client, user_key: str, house: House
+) -> None:
+    job = house.queue(chat_lines(2))
+    with watched(user, job.id) as events:
+        until_named(events, "progress")
+        keys.revoke(house.database, KeyId(user_key.split("_")[1]))
+        assert "end" not in [event.name for event in events]
+    assert user.get(f"/v1/jobs/{job.id}/events").status_code == 401
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])

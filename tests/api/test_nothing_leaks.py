@@ -86,7 +86,7 @@ def test_prompts_and_secrets_are_in_no_log(
     assert process.stop() in {0, -SIGTERM}
     log = process.log.read_text()
     assert '"event": "request"' in log and '"event": "request_failed"' in log
-    assert '"route": "/v1/jobs/{job_id}"' in log
+    assert '"route": "/v1/jobs/{job_id}"' in log and '"event": "request_refused"' in log
     for told in (CANARY, secret, made["secret"].rsplit("_", 1)[1]):
         assert told not in log
     postgres_log = servers.postgres._log_path.read_text(errors="replace")
