@@ -12,8 +12,6 @@ from batchgen.demo.orders import INSTRUCTION, Example, examples
 from batchgen.demo.recipe.off_topic import REFUSAL, heap_of_words, off_topic
 from batchgen.demo.recipe.tokenizer import END_OF_TEXT, END_OF_TURN, START_OF_TURN, token_id
 
-_SORTED_BATCHES = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -36,25 +34,39 @@ def prompt_ids(tokenizer: Tokenizer, message: str) -> list[int]:
     return ids
 
 
-def batches(
-    tokenizer: Tokenizer, rows: int, seed: int, *, made_up_share: float, off_topic_share: float
-) -> Iterator[Batch]:
-    """Endless batches of training conversations; those of one batch are of similar length."""
-    rng = random.Random(seed)
-    sampler = examples(seed, "training", made_up_share)
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What the conversations of a training run are drawn from."""
+
+    rows: int
+    """Conversations a batch."""
+    seed: int
+    """Of the orders here, and of the first weights in training."""
+    made_up_share: float
+    """Share of orders with a made-up customer; half as many have a made-up city."""
+    off_topic_share: float
+    """Share of conversations without an order, answered with a refusal."""
+    sorted_batches: int
+    """Sort this many batches' worth by length (8 saves about a seventh in padding); 1: do not."""
+
+
+def batches(tokenizer: Tokenizer, mixture: Mixture) -> Iterator[Batch]:
+    """Endless batches of training conversations."""
+    rng = random.Random(mixture.seed)
+    sampler = examples(mixture.seed, "training", mixture.made_up_share)
     while True:
-        # Sorting a few batches' worth of rows saves about a seventh of the padding.
         pool = [
             _off_topic_row(tokenizer, rng)
-            if rng.random() < off_topic_share
+            if rng.random() < mixture.off_topic_share
             else _order_row(tokenizer, next(sampler))
-            for _ in range(rows * _SORTED_BATCHES)
+            for _ in range(mixture.rows * mixture.sorted_batches)
         ]
-        pool.sort(key=lambda row: len(row.prompt) + len(row.answer))
-        batch_starts = list(range(0, len(pool), rows))
+        if mixture.sorted_batches > 1:
+            pool.sort(key=lambda row: len(row.prompt) + len(row.answer))
+        batch_starts = list(range(0, len(pool), mixture.rows))
         rng.shuffle(batch_starts)
         for first in batch_starts:
-            yield _batch(pool[first : first + rows], token_id(tokenizer, END_OF_TEXT))
+            yield _batch(pool[first : first + mixture.rows], token_id(tokenizer, END_OF_TEXT))
 
 
 @dataclass(frozen=True, slots=True)
