@@ -90,7 +90,7 @@ class LiveStack:
         for part in ("results", "errors"):
             path = self.data_dir / f"{part}.jsonl"
             with path.open("wb") as out:
-                self.client.download(job, part, out)
+                self.client.download(job_id, part, out)
             lines = path.read_bytes().splitlines()
             seen.update(json.loads(line)["custom_id"] for line in lines)
         assert seen == Counter(f"r{i}" for i in range(n))

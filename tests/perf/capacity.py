@@ -114,7 +114,7 @@ def report(client: Client, memory: Memory, n: int) -> bool:
     seen: Counter[str] = Counter()
     for part in ("results", "errors"):
         out = io.BytesIO()
-        client.download(job, part, out)
+        client.download(job["id"], part, out)
         seen.update(json.loads(line)["custom_id"] for line in out.getvalue().splitlines())
     marks["downloaded"] = time.monotonic()
 
