@@ -1,5 +1,7 @@
 """Run the failed lines of a job again; what completed stays."""
 
+from sqlalchemy import Connection
+
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict, NotFound
 from batchgen.domain.ids import JobId, Project
@@ -13,18 +15,12 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
     """The job goes back to the queue with its failed and cut lines open.
 
     Its output and error files are withdrawn until it has ended again. Raises NotFound, or Conflict
-    where it has not ended, failed in validation, has no failed line, or its input file is gone.
+    where it has not ended, failed in validation, has no failed line, or its files are deleted.
     """
     with database.unit_of_work() as tx:
         job = jobs.get(tx, job_id, project=project)
         advance_job(job.state, JobEvent.RETRY)
-        try:
-            files.get(tx, job.input_file_id, project=project, keep=True)
-        except NotFound:
-            raise Conflict(
-                f"the input file of job {job_id} is deleted: nothing can run again",
-                code="input_deleted",
-            ) from None
+        _keep_files(tx, job)
         if shards.reopen_failed(tx, job_id) == 0:
             raise Conflict(f"job {job_id} has no failed line to run again", code="nothing_to_retry")
         jobs.advance(tx, job_id, JobEvent.RETRY, project=project)
@@ -33,3 +29,20 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
     if job.pool is not None:
         bells.ring_devices(job.pool)
     return job
+
+
+def _keep_files(tx: Connection, job: Job) -> None:
+    """What a retry builds on must still be there, and stay. Raises Conflict."""
+    results = [file_id for file_id in (job.output_file_id, job.error_file_id) if file_id]
+    try:
+        files.get(tx, job.input_file_id, project=job.project, keep=True)
+    except NotFound:
+        raise Conflict(
+            f"the input file of job {job.id} is deleted: nothing can run again",
+            code="input_deleted",
+        ) from None
+    if results and not files.keep_any(tx, results):
+        raise Conflict(
+            f"the results of job {job.id} are deleted: submit its input anew",
+            code="results_deleted",
+        )

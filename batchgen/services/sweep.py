@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict
 from batchgen.domain.states import JobEvent
+from batchgen.services.records import job_prefix
 from batchgen.storage import control, files, jobs, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
@@ -74,4 +75,18 @@ def _remove(database: Database, store: ObjectStore) -> int:
         store.delete(key)
         with database.unit_of_work() as tx:
             files.mark_removed(tx, file_id)
-    return len(due)
+    return len(due) + _remove_results(database, store)
+
+
+def _remove_results(database: Database, store: ObjectStore) -> int:
+    """What jobs have left that nobody can read any more."""
+    with database.unit_of_work() as tx:
+        due = files.results_to_remove(tx, limit=_REMOVALS_AT_ONCE)
+    n_removed = 0
+    for file_id, job_id in due:
+        for key in list(store.list(job_prefix(job_id))):
+            store.delete(key)
+            n_removed += 1
+        with database.unit_of_work() as tx:
+            files.mark_removed(tx, file_id)
+    return n_removed

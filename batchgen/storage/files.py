@@ -1,6 +1,6 @@
 """Queries over files: uploaded objects, and the virtual files that a job's segments make."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, exists, func, or_, select, text, update
@@ -121,6 +121,12 @@ def get(tx: Connection, file_id: FileId, *, project: Project, keep: bool = False
     return _file(row)
 
 
+def keep_any(tx: Connection, file_ids: Sequence[FileId]) -> bool:
+    """Whether one of these is there still; it stays until the transaction ends."""
+    query = select(files.c.id).where(files.c.id.in_(file_ids), _alive())
+    return tx.execute(query.with_for_update(read=True)).first() is not None
+
+
 def sha256_of(tx: Connection, file_id: FileId) -> str:
     """The content's hash; also of a file that is deleted by now."""
     found: str = tx.execute(select(files.c.sha256).where(files.c.id == file_id)).scalar_one()
@@ -207,6 +213,26 @@ def objects_to_remove(tx: Connection, *, limit: int) -> list[tuple[FileId, str]]
         .limit(limit)
     )
     return [(FileId(row.id), row.object_key) for row in rows]
+
+
+def results_to_remove(tx: Connection, *, limit: int) -> list[tuple[FileId, JobId]]:
+    """Produced files of ended jobs of which no file is left to read.
+
+    While the output or the error file is there, or the job runs again, its segments are needed.
+    """
+    sibling = files.alias()
+    kept = exists().where(
+        sibling.c.job_id == files.c.job_id,
+        sibling.c.deleted_at.is_(None),
+        or_(sibling.c.expires_at.is_(None), sibling.c.expires_at > func.now()),
+    )
+    rows = tx.execute(
+        select(files.c.id, files.c.job_id)
+        .join(jobs, jobs.c.id == files.c.job_id)
+        .where(files.c.bytes > 0, ~_alive(), ~kept, jobs.c.state.in_(_TERMINAL))
+        .limit(limit)
+    )
+    return [(FileId(row.id), JobId(row.job_id)) for row in rows]
 
 
 def mark_removed(tx: Connection, file_id: FileId) -> None:

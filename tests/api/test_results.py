@@ -9,7 +9,7 @@ import pytest
 from batchgen.domain.errors import NotFound
 from batchgen.domain.ids import JobId
 from batchgen.domain.jobs import Section
-from batchgen.services import results
+from batchgen.services import results, sweep
 from batchgen.storage.objects import ObjectStore
 from tests.api.hand import Hand
 from tests.house import House, chat_lines
@@ -70,6 +70,40 @@ def test_deleted_results_are_gone_on_every_way(
     output = house.job(job.id).output_file_id
     assert user.delete(f"/v1/files/{output}").status_code == 200
     assert user.get(f"/v1/jobs/{job.id}/results").status_code == 404
+
+
+def test_deleted_results_are_swept_once_nothing_of_them_can_be_read(
+    user: httpx.Client, house: House, hand: Hand
+) -> None:
+    job = house.queue(chat_lines(6))
+    hand.work_off(job.id, failed=[0])
+    job = house.job(job.id)
+
+    def sweep_up() -> int:
+        return sweep.run_once(house.database, house.store, house.bells).objects_removed
+
+    user.delete(f"/v1/files/{job.output_file_id}")
+    assert sweep_up() == 0
+    assert ids(user.get(f"/v1/jobs/{job.id}/errors")) == ["r0"]
+    user.delete(f"/v1/files/{job.error_file_id}")
+    refused = user.post(f"/v1/jobs/{job.id}/retry")
+    assert (refused.status_code, refused.json()["code"]) == (409, "results_deleted")
+    assert sweep_up() == 2
+    assert not list(house.store.list(f"jobs/{job.id}"))
+    assert sweep_up() == 0
+    assert user.get(f"/v1/jobs/{job.id}").json()["counts"]["completed"] == 5
+
+
+def test_a_retry_after_one_file_was_deleted_keeps_what_completed(
+    user: httpx.Client, house: House, hand: Hand
+) -> None:
+    job = house.queue(chat_lines(6))
+    hand.work_off(job.id, failed=[0])
+    user.delete(f"/v1/files/{house.job(job.id).error_file_id}")
+    assert user.post(f"/v1/jobs/{job.id}/retry").status_code == 200
+    assert sweep.run_once(house.database, house.store, house.bells).objects_removed == 0
+    hand.work_off(job.id)
+    assert len(ids(user.get(f"/v1/jobs/{job.id}/results"))) == 6
 
 
 def test_a_rejected_job_has_empty_results(user: httpx.Client, house: House) -> None:
