@@ -12,7 +12,7 @@ from batchgen.cli.borrowed_stack import stack_for
 from batchgen.cli.follow import exit_code_of, follow, say_faults
 from batchgen.cli.output_file import written
 from batchgen.cli.progress import Display
-from batchgen.cli.render import note, print_json, print_table, rounded
+from batchgen.cli.render import note, print_json, print_table, printable, rounded
 from batchgen.client.upload import Upload
 from batchgen.demo.orders import Example, Score, batch_line, held_out, score
 from batchgen.domain.requests import Endpoint
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MODEL_NAME = "demo"
 _MODEL = files("batchgen.demo") / "models" / "orders-qwen3-2m-ov"
+# Every order begins with the same long instruction: its prefill is paid for once.
+_SCHEDULER = {"enable_prefix_caching": True, "max_num_seqs": 32}
 _SHOWN_TEXTS = 4
 _FILES = {"results": "answers.jsonl", "errors": "errors.jsonl", "timings": "timings.jsonl"}
 
@@ -33,7 +35,7 @@ def run_demo(
     orders = {f"order-{i:03}": example for i, example in enumerate(held_out(n_requests), 1)}
     with stack_for(api, keep_up=keep_up, quiet=quiet):
         client = api.client
-        spec = {"engine": "openvino", "path": str(_MODEL)}
+        spec = {"engine": "openvino", "path": str(_MODEL), "scheduler_config": _SCHEDULER}
         client.add_model({"name": MODEL_NAME, "spec": spec})
         file = client.upload(Upload("orders.jsonl", _lines(orders)))
         job = client.create_job(
@@ -85,7 +87,7 @@ class _Texts:
             if custom_id in self._shown:
                 continue
             self._shown.add(custom_id)
-            shown.say(f"> {self._orders[custom_id].message}\n  {text}")
+            shown.say(f"> {self._orders[custom_id].message}\n  {printable(text)}")
             if len(self._shown) >= self._wanted:
                 return
 
