@@ -1,6 +1,7 @@
 """Errors as answers: one table from the domain's tree to HTTP statuses, and their two forms."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -79,14 +80,15 @@ class Problem(BaseModel):
     param: str | None
 
 
-class Fault(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Fault:
     """What went wrong, before it takes one of the two forms."""
 
     status: int
     message: str
     code: str | None = None
     param: str | None = None
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def openai(self) -> OpenAIErrorEnvelope:

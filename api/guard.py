@@ -1,5 +1,6 @@
 """What every request passes: an id, a bound on its body, one log line, the request metrics."""
 
+import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -71,7 +72,7 @@ class Guard:
             return
         key: Key | None = scope.get("state", {}).get("key")
         log.log(
-            30 if status in _REFUSED else 20,
+            logging.WARNING if status in _REFUSED else logging.INFO,
             "request_refused" if status in _REFUSED else "request",
             method=method,
             route=route,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as profiles
 from sqlalchemy import create_engine, text
 
 from batchgen.domain.ids import Project
@@ -25,6 +27,10 @@ from batchgen.storage.session import Database
 from tests.serving import serving
 
 _TEMPLATE = "template_of_tests"
+
+# A busy machine is slow at times: that is no fault of what is tested.
+profiles.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+profiles.load_profile("house")
 
 
 @dataclass(frozen=True, slots=True)

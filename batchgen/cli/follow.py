@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from batchgen.cli.progress import Display, display
-from batchgen.cli.render import note
+from batchgen.cli.render import note, printable
 
 if TYPE_CHECKING:
     from batchgen.client import Client, Event
@@ -57,6 +57,6 @@ def say_faults(job: Mapping[str, Any]) -> None:
     faults = job.get("faults") or []
     for fault in faults[:_SHOWN_FAULTS]:
         place = "the file" if fault.get("line") is None else f"line {fault['line']}"
-        note(f"{place}: {fault['message']} ({fault['code']})")
+        note(f"{place}: {printable(fault['message'])} ({fault['code']})")
     if len(faults) > _SHOWN_FAULTS:
         note(f"... and {len(faults) - _SHOWN_FAULTS} more: `batchgen status {job['id']} --json`")

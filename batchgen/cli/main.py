@@ -7,6 +7,7 @@ or started, 130 interrupted.
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -77,6 +78,10 @@ for group in (
 
 def main() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A lone surrogate, or a letter that this terminal lacks, is shown and does not end us.
+            stream.reconfigure(errors="backslashreplace")
     code = execute(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -118,7 +123,9 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _say(message: str) -> None:
-    print(f"batchgen: {message}", file=sys.stderr)
+    from batchgen.cli.render import printable
+
+    print(f"batchgen: {printable(message)}", file=sys.stderr)
 
 
 def _silence_stdout() -> None:

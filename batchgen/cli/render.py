@@ -75,7 +75,14 @@ def shown(value: object) -> str:
         case float():
             return rounded(value)
         case _:
-            return str(value)
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: what others wrote must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def rounded(value: float) -> str:
@@ -132,4 +139,4 @@ def _print_rich(renderable: Any) -> None:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\t", " ").replace("\n", " ")
+    return text.replace("\n", " ")

@@ -24,7 +24,6 @@ _KINDS: dict[int, type[UserError]] = {
     413: TooLarge,
 }
 _KEY_MEND = "give one with --key, or set BATCHGEN_API_KEY"
-_LONGEST_EXCERPT = 200
 
 
 def error_of(response: httpx.Response, url: str) -> BatchgenError:
@@ -33,27 +32,35 @@ def error_of(response: httpx.Response, url: str) -> BatchgenError:
     Both forms are understood: OpenAI's envelope and RFC 9457 problems.
     """
     status = response.status_code
-    message, code, param = _said(response)
+    place = f"{response.request.method} {response.request.url.path}"
+    answered = f"{url} answered {status} {response.reason_phrase} to {place}"
+    said = _said(response)
+    if said is None:
+        # A proxy on the way, or another program's server.
+        message, code, param = f"{answered}, but not as a batchgen API does", None, None
+    else:
+        message, code, param = said
     if status >= 500:
-        place = f"{response.request.method} {response.request.url.path}"
-        return Unavailable(f"{url} answered {status} to {place}: {message}")
+        return Unavailable(message if said is None else f"{answered}: {message}")
     kind = _KINDS.get(status, InvalidRequest)
     if kind is NotAuthenticated:
         message = f"{message.rstrip('.')}: {_KEY_MEND}"
     return kind(message, code=code, param=param)
 
 
-def _said(response: httpx.Response) -> tuple[str, str | None, str | None]:
+def _said(response: httpx.Response) -> tuple[str, str | None, str | None] | None:
+    """Message, code and param of either form; None where the body is of neither."""
     try:
         body = response.json()
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        excerpt = " ".join(response.text.split())[:_LONGEST_EXCERPT]
-        return excerpt or response.reason_phrase or str(response.status_code), None, None
+        return None
     said = body["error"] if isinstance(body.get("error"), dict) else body
     message = said.get("message") or said.get("detail") or said.get("title")
-    return str(message or response.reason_phrase), _text(said.get("code")), _text(said.get("param"))
+    if not message:
+        return None
+    return str(message), _text(said.get("code")), _text(said.get("param"))
 
 
 def _text(value: Any) -> str | None:

@@ -80,10 +80,11 @@ class Client:
                     "model": model,
                 },
             )
-            found += page["data"]
-            if not page.get("has_more") or not page["data"]:
+            listed = self._data(page)
+            found += listed
+            if not page.get("has_more") or not listed:
                 break
-            after = page["data"][-1]["id"]
+            after = listed[-1]["id"]
         return found
 
     def job(self, job_id: str) -> Object:
@@ -139,7 +140,7 @@ class Client:
         return self._transport.json("POST", "/v1/models", body=body, repeatable=True)
 
     def models(self) -> list[Object]:
-        return _data(self._transport.json("GET", "/v1/models"))
+        return self._data(self._transport.json("GET", "/v1/models"))
 
     def model(self, name: str) -> Object:
         return self._transport.json("GET", f"/v1/models/{quote(name)}")
@@ -148,16 +149,21 @@ class Client:
         return self._transport.json("DELETE", f"/v1/models/{quote(name)}")
 
     def devices(self) -> list[Object]:
-        return _data(self._transport.json("GET", "/v1/devices"))
+        return self._data(self._transport.json("GET", "/v1/devices"))
 
     def create_key(self, body: Mapping[str, Any]) -> Object:
         return self._transport.json("POST", "/v1/keys", body=body)
 
     def keys(self) -> list[Object]:
-        return _data(self._transport.json("GET", "/v1/keys"))
+        return self._data(self._transport.json("GET", "/v1/keys"))
 
     def revoke_key(self, key_id: str) -> Object:
         return self._transport.json("DELETE", f"/v1/keys/{_segment(key_id)}")
+
+    def _data(self, page: Object) -> list[Object]:
+        if not isinstance(page.get("data"), list):
+            raise self._transport.no_batchgen()
+        return list(page["data"])
 
 
 def _job(job_id: str) -> str:
@@ -167,7 +173,3 @@ def _job(job_id: str) -> str:
 def _segment(value: str) -> str:
     # An id of the user's goes into the path: it must not become another path.
     return quote(value, safe="")
-
-
-def _data(page: Object) -> list[Object]:
-    return list(page["data"])

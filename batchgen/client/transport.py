@@ -150,8 +150,12 @@ class Transport:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise Unavailable(f"{self.url} answers, but not as a batchgen API does: {MEND}")
+            raise self.no_batchgen()
         return value
+
+    def no_batchgen(self) -> Unavailable:
+        """The error for an address where something else answers."""
+        return Unavailable(f"{self.url} answers, but not as a batchgen API does: {MEND}")
 
 
 class Attempt:

@@ -1,5 +1,7 @@
 """The HTTP client against the real API, over a network that breaks."""
 
+import http.server
+import threading
 from collections.abc import Iterator
 from io import BytesIO
 
@@ -189,3 +191,38 @@ def test_the_base_url_of_an_openai_client_is_understood(api_server: str, user_ke
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest):
         Client(url, "")
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """Somebody else's web server."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), _SomebodyElse)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class _SomebodyElse(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = {"/v1/jobs": (200, b"{}"), "/v1/models": (200, b"<html>")}.get(
+            self.path.partition("?")[0], (404, b"<html>nothing")
+        )
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_somebody_elses_server_is_known_as_such(other_server: str) -> None:
+    with Client(other_server, "") as client:
+        for call in (lambda: client.jobs(limit=1), client.models):
+            with pytest.raises(Unavailable, match="not as a batchgen API does"):
+                call()
+        with pytest.raises(NotFound, match="not as a batchgen API does"):
+            client.devices()

@@ -196,6 +196,10 @@ def test_numbers_times_and_sizes_are_for_people() -> None:
     assert clock_time(None) is None
 
 
+def test_what_others_wrote_does_not_steer_a_terminal() -> None:
+    assert shown("a\x1b[2Jb\tc\nd\u202e") == "a\\x1b[2Jb\\tc\nd\\u202e"
+
+
 def test_the_help_is_there_at_once() -> None:
     took = []
     for _ in range(3):

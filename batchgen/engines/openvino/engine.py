@@ -78,7 +78,9 @@ class OpenVinoEngine:
         return refused
 
     def schedule(self) -> list[int]:
-        while self._waiting and self._has_room(self._waiting[0]):
+        # What was cancelled keeps its blocks until the next step has swept it out.
+        swept = not self._dropping or self._loaded_pipeline().applied.kv_blocks is None
+        while swept and self._waiting and self._has_room(self._waiting[0]):
             live = self._waiting.popleft()
             self._sequences += live.request.sampling.n
             self._running[live.request.id] = live
@@ -238,7 +240,7 @@ class OpenVinoEngine:
 
     def _finish(self, live: Live) -> Finished:
         self._leave(live)
-        n_in, n_out = len(live.request.prompt_ids), live.drain()
+        n_in, n_out = len(live.request.prompt_ids), live.drain_ended()
         self._tokens_in += n_in
         self._tokens_out += n_out
         choices = live.choices()
@@ -265,23 +267,19 @@ class OpenVinoEngine:
         """The pipeline could schedule nothing and gave up on all that it had.
 
         Each of them fits alone, so they wait to run again, fewer at once; only one that was alone
-        cannot be run. The pipeline may have lost blocks, so there is a new one.
+        on a new pipeline cannot be run. The old one may have lost blocks, so there is a new one.
         """
-        alone = len(ignored) == 1 and len(self._running) == 1
-        for live in ignored:
+        lives = list(self._running.values())
+        alone = len(lives) == 1
+        for live in lives:
             self._leave(live)
             live.forget()
-        self._most_live = max(1, len(ignored) // 2)
-        if not alone:
-            self._waiting.extendleft(reversed(ignored))
-        survivors = list(self._running.values())
-        for live in survivors:
-            self._leave(live)
-            live.forget()
-        self._waiting.extendleft(reversed(survivors))
+        self._most_live = max(1, len(lives) // 2)
         self._loaded = None  # The old cache is freed before a new one is made.
         self._loaded = load_pipeline(self._spec)
-        if not alone:
-            return []
-        failure = kv_capacity("The KV cache has no room for this request.")
-        return [Finished(id=ignored[0].request.id, failure=failure)]
+        if alone and ignored[0].was_alone:
+            failure = kv_capacity("The KV cache has no room for this request.")
+            return [Finished(id=ignored[0].request.id, failure=failure)]
+        lives[0].was_alone = alone
+        self._waiting.extendleft(reversed(lives))
+        return []

@@ -19,12 +19,18 @@ class _Output:
     logprobs: list[float] = field(default_factory=list)
     finish_reason: Any = genai.GenerationFinishReason.NONE
 
+    def add(self, read: Any) -> None:
+        self.ids += read.generated_ids
+        self.logprobs += read.generated_log_probs
+        self.finish_reason = read.finish_reason
+
 
 @dataclass(slots=True, eq=False)
 class Live:
     """A request that waits or runs; the pipeline generates at most `limit` of the `asked` tokens.
 
-    `handle` is None until the pipeline has it. Times are monotonic nanoseconds.
+    `handle` is None until the pipeline has it. `was_alone`: the pipeline gave up on it though there
+    was nothing else. Times are monotonic nanoseconds.
     """
 
     request: EngineRequest
@@ -33,6 +39,7 @@ class Live:
     t_enq: int
     t_adm: int = 0
     handle: Any = None
+    was_alone: bool = False
     _outputs: dict[int, _Output] = field(default_factory=dict)
 
     def begun(self) -> bool:
@@ -43,11 +50,15 @@ class Live:
         """Read what there is to read; returns how many tokens there are by now."""
         while self.handle is not None and self.handle.can_read():
             for sequence, read in self.handle.read().items():
-                output = self._outputs.setdefault(sequence, _Output())
-                output.ids += read.generated_ids
-                output.logprobs += read.generated_log_probs
-                output.finish_reason = read.finish_reason
+                self._outputs.setdefault(sequence, _Output()).add(read)
         return sum(len(output.ids) for output in self._outputs.values())
+
+    def drain_ended(self) -> int:
+        """The same for a request that has ended: in one call where there is one sequence."""
+        if self.request.sampling.n == 1 and self.handle.can_read():
+            for read in self.handle.read_all():
+                self._outputs.setdefault(0, _Output()).add(read)
+        return self.drain()
 
     def forget(self) -> None:
         """Begin anew: nothing of what the pipeline made counts."""
