@@ -50,7 +50,7 @@ def print_metrics(found: Mapping[str, Any]) -> None:
     from batchgen.cli.render import note, print_table
 
     if not found:
-        note("measured once the job has ended")
+        note("no metrics: a job is measured when its lines have been run")
         return
     if found["simulated"]:
         note("simulated: a scripted engine made these figures, no model was computed")

@@ -134,6 +134,9 @@ def _report(api: Api, job: dict[str, Any], outputs: Outputs, *, quiet: bool) -> 
         print_json(job)
     if quiet:
         return
+    if job["state"] == "failed":
+        note("failed: the input has faults, nothing was run")
+        return
     note(
         f"{job['state']}: {counts['completed']:,} of {counts['total']:,} lines completed, "
         f"{counts['failed']:,} failed, {job['usage']['output_tokens']:,} tokens out"

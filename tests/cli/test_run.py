@@ -81,6 +81,7 @@ def test_an_input_with_faults_is_exit_code_1_and_writes_nothing(
     done = stack("run", source, "-m", "sim", "-o", out)
     assert done.code == 1
     assert "line 2:" in done.err
+    assert "nothing was run" in done.err
     assert not out.exists()
 
 
