@@ -128,7 +128,7 @@ def test_results_of_a_running_job_are_those_so_far(stack: Shell, lines_file: Wri
     until(lambda: stack("status", job_id, "--json").json()["counts"]["completed"] > 0)
     so_far = records(stack("results", job_id).out)
     assert 0 < len(so_far) < 400
-    assert stack("metrics", job_id).err == "no metrics: a job is measured when its lines have been run\n"
+    assert "no metrics" in stack("metrics", job_id).err
     assert stack("cancel", job_id).code == 0
 
 
