@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck
 from hypothesis import settings as profiles
 from sqlalchemy import create_engine, text
@@ -31,6 +32,16 @@ _TEMPLATE = "template_of_tests"
 # A busy machine is slow at times: that is no fault of what is tested.
 profiles.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 profiles.load_profile("house")
+
+# Log lines go where pytest shows them beside a failure, and tracebacks without their locals.
+structlog.configure(
+    processors=[
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["event"]),
+    ],
+    wrapper_class=structlog.stdlib.BoundLogger,
+    logger_factory=structlog.stdlib.LoggerFactory(),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ Lines = Callable[[], list[dict[str, object]]]
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """All that was logged so far; logging is as it was afterwards."""
-    root = logging.getLogger()
+    root, before = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
     configure("INFO", stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def fail() -> None:
