@@ -35,7 +35,11 @@ class Bells(Protocol):
 
     def ring_finalize(self, job_id: JobId) -> None: ...
 
-    def ring_devices(self, pool: str) -> None: ...
+    def ring_devices(self, pool: str, device: str | None) -> None:
+        """Any worker of the pool, or where work is bound to a device, the workers of that
+        device.
+        """
+        ...
 
 
 class NoBells:
@@ -47,7 +51,7 @@ class NoBells:
     def ring_finalize(self, job_id: JobId) -> None:
         """Nobody hears it."""
 
-    def ring_devices(self, pool: str) -> None:
+    def ring_devices(self, pool: str, device: str | None) -> None:
         """Nobody hears it."""
 
 
@@ -59,8 +63,8 @@ def pool_queue(settings: Settings, pool: str) -> str:
     return f"{settings.queue_prefix}.pool.{pool}"
 
 
-def device_queue(settings: Settings, device_id: str) -> str:
-    return f"{settings.queue_prefix}.device.{device_id}"
+def device_queue(settings: Settings, pool: str, device: str) -> str:
+    return f"{settings.queue_prefix}.device.{pool}.{device}"
 
 
 def celery_configuration(settings: Settings) -> dict[str, Any]:
@@ -116,8 +120,12 @@ class Doorbell:
     def ring_finalize(self, job_id: JobId) -> None:
         self._send(FINALIZE, control_queue(self._settings), [job_id])
 
-    def ring_devices(self, pool: str) -> None:
-        self._send(SERVE, pool_queue(self._settings, pool), [])
+    def ring_devices(self, pool: str, device: str | None) -> None:
+        if device is None:
+            queue = pool_queue(self._settings, pool)
+        else:
+            queue = device_queue(self._settings, pool, device)
+        self._send(SERVE, queue, [])
 
     def is_reachable(self) -> bool:
         """Whether the broker answers now. False where none is named."""

@@ -95,7 +95,7 @@ def run_device(settings: Settings, device: str, pool: str) -> None:
         worker.stop,
         poller,
         name=f"device-{device}",
-        queues=[pool_queue(settings, pool), device_queue(settings, worker.id)],
+        queues=[pool_queue(settings, pool), device_queue(settings, pool, device)],
         threads=1,
         leave=worker.leave,
     )

@@ -7,7 +7,6 @@ import threading
 import structlog
 
 from batchgen.domain.errors import EngineError, LostLease, Unavailable
-from batchgen.domain.ids import DeviceId
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.protocol import EngineStats
@@ -36,10 +35,6 @@ class DeviceWorker:
         self._serving = threading.Lock()
         self._last_work = context.clock.monotonic()
         self.stop = Stop()
-
-    @property
-    def id(self) -> DeviceId:
-        return self._record.id
 
     @property
     def engine_pid(self) -> int | None:

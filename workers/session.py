@@ -64,6 +64,8 @@ class Session:
         self._lease_ends = now + self._settings.lease_s
         self._write_after = now
         self._drain_until: float | None = None
+        self._doing = "serving"
+        self._why: str | None = None
         self._more_to_feed = True
         self._suspicions: Suspicions[Key] = Suspicions(
             resident.applied.max_live if resident.applied is not None else 1
@@ -316,7 +318,9 @@ class Session:
         with self._context.database.unit_of_work() as tx:
             held = shards.renew(tx, tokens, self._settings.lease_s)
             states = jobs.states(tx, {work.claimed.job_id for work in tokens.values()})
-            self._record.beat_in(tx, "serving", session_id=self._resident.session_id)
+            self._record.beat_in(
+                tx, self._doing, detail=self._why, session_id=self._resident.session_id
+            )
         # The lease is counted from before the question was asked, with a tenth to spare.
         self._lease_ends = now + self._settings.lease_s * 0.9
         self._next_heartbeat = now + self._settings.heartbeat_s
@@ -381,7 +385,14 @@ class Session:
     def _survive(self, death: HostDied | HostHung) -> None:
         """Start the engine again, find out who killed it, and go on."""
         in_flight, self._live = self._live, {}
+        self._say("recovering", str(death))
         self._run_again(self._autopsy.conduct(death, in_flight))
+        self._say("serving", None)
+
+    def _say(self, doing: str, why: str | None) -> None:
+        """What the device's row says from the next heartbeat on, which is due at once."""
+        self._doing, self._why = doing, why
+        self._next_heartbeat = self._clock.monotonic()
 
     def _run_again(self, items: Iterable[InFlight]) -> None:
         held = [item for item in items if item.work.claimed.id in self._works]

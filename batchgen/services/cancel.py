@@ -53,5 +53,5 @@ def resume(database: Database, bells: Bells, job_id: JobId, project: Project) ->
         jobs.advance(tx, job_id, JobEvent.RESUME, project=project)
         job = jobs.get(tx, job_id, project=project)
     if job.pool is not None:
-        bells.ring_devices(job.pool)
+        bells.ring_devices(job.pool, job.device)
     return job

@@ -26,13 +26,16 @@ _RENEW_AT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What came of it. `state` is the job's state after, `pool` who is to work on it now."""
+    """What came of it. `state` is the job's state after, `pool` and `device` who is to work on
+    it.
+    """
 
     state: JobState
     n_requests: int = 0
     n_shards: int = 0
     n_faults: int = 0
     pool: str | None = None
+    device: str | None = None
 
 
 class _Overtaken(Exception):
@@ -73,7 +76,7 @@ def run_once(
         with database.unit_of_work() as tx:
             control.release(tx, job_id, token)
     if done.pool is not None:
-        bells.ring_devices(done.pool)
+        bells.ring_devices(done.pool, done.device)
     elif done.state in PUBLISHABLE_JOB_STATES:
         # Whoever cancelled it rang while the control lease was held here.
         bells.ring_finalize(job_id)
@@ -161,7 +164,7 @@ def _accept(
             )
             shards.insert(tx, job.id, plans)
             state = jobs.advance(tx, job.id, JobEvent.SHARDED)
-            return Ingested(state, n_requests, len(plans), pool=model.pool)
+            return Ingested(state, n_requests, len(plans), pool=model.pool, device=model.device)
     return _reject(database, lease, [resolved])
 
 

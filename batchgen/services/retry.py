@@ -27,7 +27,7 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
         files.mark_produced_deleted(tx, job_id)
         job = jobs.get(tx, job_id, project=project)
     if job.pool is not None:
-        bells.ring_devices(job.pool)
+        bells.ring_devices(job.pool, job.device)
     return job
 
 

@@ -23,7 +23,7 @@ class Swept:
     jobs_expired: int
     to_ingest: int
     to_finalize: int
-    pools_rung: int
+    places_rung: int
     objects_removed: int
     uploads_abandoned: int
 
@@ -36,19 +36,19 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
     with database.unit_of_work() as tx:
         to_ingest = control.needing_ingest(tx)
         to_finalize = control.needing_publication(tx)
-        pools = shards.pools_with_work(tx)
+        places = shards.places_with_work(tx)
     for job_id in to_ingest:
         bells.ring_ingest(job_id)
     for job_id in to_finalize:
         bells.ring_finalize(job_id)
-    for pool in pools:
-        bells.ring_devices(pool)
+    for pool, device in places:
+        bells.ring_devices(pool, device)
     return Swept(
         leases_reaped=reaped,
         jobs_expired=expired,
         to_ingest=len(to_ingest),
         to_finalize=len(to_finalize),
-        pools_rung=len(pools),
+        places_rung=len(places),
         objects_removed=_remove(database, store),
         uploads_abandoned=store.remove_abandoned(_ABANDONED_S),
     )

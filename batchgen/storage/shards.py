@@ -191,17 +191,17 @@ def unfinished(tx: Connection, job_id: JobId) -> int:
     return n
 
 
-def pools_with_work(tx: Connection) -> list[str]:
-    """Pools for which a shard could be claimed now."""
+def places_with_work(tx: Connection) -> list[tuple[str, str | None]]:
+    """Pools, and devices where jobs are bound to one, for which a shard could be claimed now."""
     rows = tx.execute(
-        select(jobs.c.pool)
+        select(jobs.c.pool, jobs.c.device)
         .distinct()
         .where(
             jobs.c.state.in_(_CLAIMABLE),
             exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING),
         )
     )
-    return [row.pool for row in rows if row.pool is not None]
+    return [(row.pool, row.device) for row in rows if row.pool is not None]
 
 
 def pending_of(tx: Connection, job_id: JobId, *, limit: int) -> list[tuple[ShardId, ShardPlan]]:

@@ -35,7 +35,7 @@ class HeardBells:
     def ring_finalize(self, job_id: JobId) -> None:
         self.rung.append(f"finalize {job_id}")
 
-    def ring_devices(self, pool: str) -> None:
+    def ring_devices(self, pool: str, device: str | None) -> None:  # noqa: ARG002 - the protocol's
         self.rung.append(f"devices {pool}")
 
 
