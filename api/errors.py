@@ -51,6 +51,11 @@ _CODES = {
     503: "unavailable",
 }
 _TYPES = {401: "authentication_error", 403: "permission_error"}
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    # The official client would send a conflict again by itself, and only lose time.
+    409: {"X-Should-Retry": "false"},
+}
 _LONGEST_PARAM = 64
 
 
@@ -150,13 +155,13 @@ def fault_of(error: Exception) -> Fault:
     """The fault that an exception stands for. Says nothing of what was sent, nor of the inside."""
     match error:
         case UserError():
-            headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAuthenticated) else {}
+            status = _status_of(error)
             return Fault(
-                status=_status_of(error),
+                status=status,
                 message=error.message,
                 code=error.code,
                 param=None if error.param is None else _short(error.param),
-                headers=headers,
+                headers=_HEADERS.get(status, {}),
             )
         case Unavailable():
             return Fault(

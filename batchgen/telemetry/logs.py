@@ -43,6 +43,9 @@ LOG_KEYS: Mapping[str, str] = {
     "shards": "number of shards",
     "shards_freed": "number of leases given back",
     "lines": "number of request lines",
+    "index": "a request's place in its file, from 0",
+    "in_flight": "number of requests in the engine",
+    "suspects": "number of requests that may have killed it",
     "size": "bytes",
     "text": "what a library says",
 }

@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import httpx
 import openai
 import pytest
 
@@ -119,6 +120,24 @@ def test_cancelling_what_has_completed_is_a_conflict(
     with pytest.raises(openai.ConflictError):
         client.batches.cancel(batch.id)
     assert house.job(batch.id).state is JobState.COMPLETED
+
+
+def test_a_conflict_is_not_sent_again(
+    api_server: str, user_key: str, client: openai.OpenAI, house: House, hand: Hand
+) -> None:
+    batch = create(client)
+    house.ingest(batch.id)
+    hand.work_off(batch.id)
+    sent: list[httpx.Request] = []
+    with (
+        httpx.Client(event_hooks={"request": [sent.append]}) as counted,
+        openai.OpenAI(
+            base_url=f"{api_server}/v1", api_key=user_key, http_client=counted
+        ) as persistent,
+        pytest.raises(openai.ConflictError),
+    ):
+        persistent.batches.cancel(batch.id)
+    assert len(sent) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/unknown", "/v1/embeddings", "/v1/responses", ""])

@@ -1,9 +1,11 @@
 """Log lines: declared keys only, nothing of a prompt, no secret."""
 
+import ast
 import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -92,3 +94,19 @@ def test_the_level_is_kept(lines: Lines) -> None:
     structlog.get_logger("here").debug("quiet")
     logging.getLogger("sqlalchemy.engine").info("SELECT 1")
     assert lines() == []
+
+
+def test_every_key_that_the_code_logs_is_declared() -> None:
+    root = Path(__file__).parents[3]
+    levels = {"debug", "info", "warning", "error", "exception", "log"}
+    seen = set()
+    for package in ("api", "batchgen", "workers"):
+        for source in (root / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(value=ast.Name(id="log"), attr=level), keywords=keys
+                    ) if level in levels:
+                        seen |= {key.arg for key in keys} - {"exc_info"}
+    assert seen
+    assert seen <= set(LOG_KEYS)
