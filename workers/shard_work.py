@@ -28,7 +28,8 @@ class ShardWork:
         self._records, self._usage = records.read(store, earlier)
         self._fresh: list[Record] = []
         self._fresh_usage = Usage()
-        self._written = 0
+        self._n_tries = 0
+        self._unsure: list[str] = []
         self._lines = self._open_lines()
         self.exhausted = False
 
@@ -65,11 +66,13 @@ class ShardWork:
         if self.complete:
             self._finish(session_id)
         elif self._fresh:
-            draft = records.write(
-                self._store, self._next_key(), self._fresh, self._fresh_usage, session_id
-            )
+            # The key is used for this try only: the commit of an earlier one may have come through
+            # although its answer was lost, and its object is then what a row refers to.
+            key = self._next_key()
+            draft = records.write(self._store, key, self._fresh, self._fresh_usage, session_id)
+            unsure, self._unsure = self._unsure, [*self._unsure, key]
             with self._database.unit_of_work() as tx:
-                shards.checkpoint(tx, self.claimed, draft)
+                shards.checkpoint(tx, self.claimed, draft, instead_of=unsure)
             self._note_written()
 
     def _finish(self, session_id: SessionId | None) -> None:
@@ -84,14 +87,14 @@ class ShardWork:
             self._store.delete(key)
 
     def _next_key(self) -> str:
-        claimed = self.claimed
-        return records.object_key(claimed.job_id, claimed.plan.seq, claimed.token, self._written)
+        claimed, number = self.claimed, self._n_tries
+        self._n_tries += 1
+        return records.object_key(claimed.job_id, claimed.plan.seq, claimed.token, number)
 
     def _note_written(self) -> None:
         # Only after the commit: a write that failed is tried again with the same records.
-        self._written += 1
         self._usage = records.add(self._usage, self._fresh_usage)
-        self._fresh, self._fresh_usage = [], Usage()
+        self._fresh, self._fresh_usage, self._unsure = [], Usage(), []
 
     def _open_lines(self) -> Iterator[RequestLine]:
         plan = self.claimed.plan

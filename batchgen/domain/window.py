@@ -7,7 +7,7 @@ from batchgen.domain.errors import InvalidRequest
 _UNITS = {"m": 60, "h": 3_600, "d": 86_400}
 
 
-def window_seconds(written: str, *, longest_s: int) -> int:
+def window_seconds(written: str, *, longest_s: int | None = None) -> int:
     """The window in seconds. Raises InvalidRequest for another form, zero, or one over
     `longest_s`.
     """
@@ -18,9 +18,9 @@ def window_seconds(written: str, *, longest_s: int) -> int:
             param="completion_window",
         )
     seconds = int(match[1]) * _UNITS[match[2]]
-    if not 0 < seconds <= longest_s:
+    if seconds == 0 or (longest_s is not None and seconds > longest_s):
+        most = "" if longest_s is None else f" and at most {longest_s // 3_600}h"
         raise InvalidRequest(
-            f"completion_window '{written}' must lie between 1m and {longest_s // 3_600}h",
-            param="completion_window",
+            f"completion_window '{written}' must be at least 1m{most}", param="completion_window"
         )
     return seconds

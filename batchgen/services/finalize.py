@@ -10,7 +10,13 @@ from batchgen.domain.errors import LostLease
 from batchgen.domain.ids import FileId, JobId, LeaseToken, ShardId, new_file_id
 from batchgen.domain.jobs import Counts, Job, Section, Segment, ShardPlan, Usage
 from batchgen.domain.outcomes import Cut, CutReason
-from batchgen.domain.states import PUBLISHABLE_JOB_STATES, JobEvent, JobState, job_states_taking
+from batchgen.domain.states import (
+    PUBLISHABLE_JOB_STATES,
+    TERMINAL_JOB_STATES,
+    JobEvent,
+    JobState,
+    job_states_taking,
+)
 from batchgen.formats.jsonl import request_lines
 from batchgen.formats.openai import cut_line
 from batchgen.formats.validate import custom_id_of
@@ -75,8 +81,9 @@ class _Closing:
             expired = state is JobState.EXPIRING
             self._cut_pending(CutReason.EXPIRED if expired else CutReason.CANCELLED)
             with self.database.unit_of_work() as tx:
-                if shards.leased_of(tx, self.job_id):
-                    # Its holder is writing down what it has; it, or the sweeper, rings again.
+                if shards.unfinished(tx, self.job_id):
+                    # A holder is writing down what it has, or has just given its shard back; it, or
+                    # the sweeper, rings again.
                     return Finalized(state, published=False)
         return self._publish()
 
@@ -148,11 +155,16 @@ class _Closing:
 
     def _remove_orphans(self) -> None:
         """Objects that late or killed holders left behind: nothing refers to them."""
+        # In this order: while the job was at its end nobody held a shard of it, so what had been
+        # written before that look and is not referred to then never will be.
+        found = list(self.store.list(records.job_prefix(self.job_id)))
         with self.database.unit_of_work() as tx:
+            state = jobs.states(tx, [self.job_id])[self.job_id]
             kept = segments.referenced_keys(tx, self.job_id)
-        for key in self.store.list(records.job_prefix(self.job_id)):
-            if key not in kept:
-                self.store.delete(key)
+        if state in TERMINAL_JOB_STATES:
+            for key in found:
+                if key not in kept:
+                    self.store.delete(key)
 
 
 def _totals(final: Sequence[Segment]) -> tuple[Counts, Usage]:

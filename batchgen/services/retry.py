@@ -6,7 +6,7 @@ from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict, NotFound
 from batchgen.domain.ids import JobId, Project
 from batchgen.domain.jobs import Job
-from batchgen.domain.states import JobEvent, advance_job
+from batchgen.domain.states import JobEvent
 from batchgen.storage import files, jobs, shards
 from batchgen.storage.session import Database
 
@@ -18,12 +18,12 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
     where it has not ended, failed in validation, has no failed line, or its files are deleted.
     """
     with database.unit_of_work() as tx:
-        job = jobs.get(tx, job_id, project=project)
-        advance_job(job.state, JobEvent.RETRY)
-        _keep_files(tx, job)
+        ended = jobs.get(tx, job_id, project=project)
+        # The job's lock comes first: two retries at once are one after the other.
+        jobs.advance(tx, job_id, JobEvent.RETRY, project=project)
+        _keep_files(tx, ended)
         if shards.reopen_failed(tx, job_id) == 0:
             raise Conflict(f"job {job_id} has no failed line to run again", code="nothing_to_retry")
-        jobs.advance(tx, job_id, JobEvent.RETRY, project=project)
         files.mark_produced_deleted(tx, job_id)
         job = jobs.get(tx, job_id, project=project)
     if job.pool is not None:

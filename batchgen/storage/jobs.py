@@ -15,6 +15,8 @@ from batchgen.domain.states import (
     JobState,
     advance_job,
 )
+from batchgen.domain.window import window_seconds
+from batchgen.storage.instants import from_now
 from batchgen.storage.job_events import record
 from batchgen.storage.tables import jobs, segments
 
@@ -134,7 +136,8 @@ def advance(
 
     Raises NotFound, or Conflict where the table of transitions has no such move.
     """
-    query = select(jobs.c.state).where(jobs.c.id == job_id).with_for_update()
+    query = select(jobs.c.state, jobs.c.completion_window).where(jobs.c.id == job_id)
+    query = query.with_for_update()
     if project is not None:
         query = query.where(jobs.c.project == project)
     row = tx.execute(query).first()
@@ -149,13 +152,13 @@ def advance(
     match event:
         case JobEvent.RETRY:
             values |= dict.fromkeys(_STAMPS.values())
-            window = jobs.c.expires_at - jobs.c.created_at
+            window_s = window_seconds(row.completion_window)
             values |= {
                 "output_file_id": None,
                 "error_file_id": None,
                 "metrics": None,
                 "control_attempts": 0,
-                "expires_at": func.greatest(jobs.c.expires_at, func.now() + window),
+                "expires_at": func.greatest(jobs.c.expires_at, from_now(window_s)),
             }
         case JobEvent.RESUME:
             values["expires_at"] = jobs.c.expires_at + (func.now() - jobs.c.paused_at)
@@ -239,7 +242,7 @@ def publish(
         update(jobs)
         .where(jobs.c.id == job_id)
         .values(
-            n_total=counts.total,
+            # `n_total` stays as ingest counted it: the schema refuses an end that lacks a line.
             n_completed=counts.completed,
             n_failed=counts.failed,
             input_tokens=usage.input_tokens,
@@ -287,10 +290,6 @@ def live_totals(tx: Connection, job_ids: Sequence[JobId]) -> dict[JobId, tuple[i
         )
         for row in rows
     }
-
-
-def _from_now(seconds: float) -> Any:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 def _with_live_counts(tx: Connection, found: list[Job]) -> list[Job]:

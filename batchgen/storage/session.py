@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 import sqlalchemy
 from sqlalchemy import Connection, create_engine
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from batchgen.domain.errors import Unavailable
@@ -45,24 +46,34 @@ class Database:
     def unit_of_work(self) -> Iterator[Connection]:
         """One transaction: commits at the end, rolls back on any exception.
 
-        Raises Unavailable where the server cannot be reached or went away.
+        Raises Unavailable where the server cannot be reached, went away, or cannot do it now: tried
+        again later, the same may succeed.
         """
         try:
             with self.engine.begin() as tx:
                 yield tx
         except PoolTimeout as error:
             raise Unavailable("all connections to the database are busy") from error
-        except (OperationalError, InterfaceError) as error:
-            if error.connection_invalidated or _connection_failed(error):
-                raise Unavailable(f"the database cannot be reached: {error.orig}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated or _passes(error):
+                raise Unavailable(f"the database cannot do it now: {error.orig}") from error
             raise
+        except psycopg.OperationalError as error:
+            # A COPY speaks to the driver itself.
+            raise Unavailable(f"the database cannot do it now: {error}") from error
 
     def close(self) -> None:
         self.engine.dispose()
 
 
-def _connection_failed(error: OperationalError | InterfaceError) -> bool:
-    # Errors of a statement carry an SQLSTATE; those of class 08 and 57P and failures to connect
-    # mean that the server is away.
+def _passes(error: DBAPIError) -> bool:
+    """Whether the error says something of the server's moment and nothing of the statement."""
+    # Errors of a statement carry an SQLSTATE; failures to connect do not. The others: no connection
+    # (08), a session that was silent for too long (25P03), deadlock and the like (40), no disk or
+    # memory left (53), a lock or an answer that did not come in time (55P03, 57014), shutdown
+    # (57P), the server's own disk (58).
     state = getattr(error.orig, "sqlstate", None)
-    return state is None or state[:2] == "08" or state[:3] == "57P"
+    if state is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    passing = ("08", "25P03", "40", "53", "55P03", "57014", "57P", "58")
+    return bool(state.startswith(passing))

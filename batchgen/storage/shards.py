@@ -59,24 +59,26 @@ def claim(
     With an engine `loaded` (its fingerprint), only its work is claimed: None may then mean that
     other work comes first. While `loyal`, work of another engine comes first only by priority.
     """
-    ahead = _best(tx, pool, device, None)
-    if ahead is None:
-        return None
-    best = ahead
-    if loaded is not None and ahead.engine_fingerprint != loaded:
-        own = _best(tx, pool, device, loaded)
-        if own is None or ahead.priority > own.priority or not loyal:
+    busy: list[str] = []
+    while True:
+        best = _best(tx, pool, device, None, busy)
+        if best is None:
             return None
-        best = own
-    row = tx.execute(
-        select(shards)
-        .where(shards.c.job_id == best.id, shards.c.state == ShardState.PENDING)
-        .order_by(shards.c.seq)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    ).first()
-    if row is None:
-        return None
+        if loaded is not None and best.engine_fingerprint != loaded:
+            ahead, best = best, _best(tx, pool, device, loaded, busy)
+            if best is None or ahead.priority > best.priority or not loyal:
+                return None
+        row = tx.execute(
+            select(shards)
+            .where(shards.c.job_id == best.id, shards.c.state == ShardState.PENDING)
+            .order_by(shards.c.seq)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        ).first()
+        if row is not None:
+            break
+        # Others are claiming all that it has: the next job's turn.
+        busy.append(best.id)
     token = LeaseToken(uuid.uuid4())
     tx.execute(
         update(shards)
@@ -125,9 +127,21 @@ def renew(tx: Connection, tokens: Iterable[LeaseToken], lease_s: float) -> set[L
     return {LeaseToken(row.lease_token) for row in rows}
 
 
-def checkpoint(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> None:
-    """Record finished lines of a shard under lease. Raises LostLease."""
+def checkpoint(
+    tx: Connection, shard: ClaimedShard, draft: SegmentDraft, *, instead_of: Sequence[str] = ()
+) -> None:
+    """Record finished lines of a shard under lease. Raises LostLease.
+
+    `instead_of`: objects of earlier tries whose commit may have come through or not; the draft
+    holds their lines.
+    """
     _lock_held(tx, shard)
+    if instead_of:
+        tx.execute(
+            delete(segments).where(
+                segments.c.shard_id == shard.id, segments.c.object_key.in_(instead_of)
+            )
+        )
     _insert_segment(tx, shard.job_id, shard.id, draft, final=False)
 
 
@@ -265,7 +279,7 @@ def reopen_failed(tx: Connection, job_id: JobId) -> int:
     return int(totals) - int(kept)
 
 
-def _best(tx: Connection, pool: str, device: str, loaded: str | None) -> Any:
+def _best(tx: Connection, pool: str, device: str, loaded: str | None, busy: Sequence[str]) -> Any:
     free = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
     query = select(
         jobs.c.id,
@@ -282,6 +296,7 @@ def _best(tx: Connection, pool: str, device: str, loaded: str | None) -> Any:
         jobs.c.pool == pool,
         or_(jobs.c.device.is_(None), jobs.c.device == device),
         jobs.c.expires_at > func.now(),
+        jobs.c.id.not_in(busy),
         free,
     )
     if loaded is not None:
