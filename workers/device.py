@@ -163,7 +163,7 @@ class DeviceWorker:
         except LostLease:
             return
         with self._context.database.unit_of_work() as tx:
-            over = shards.unfinished(tx, claimed.job_id) == 0
+            over = not shards.is_unfinished(tx, claimed.job_id)
         if over:
             self._context.bells.ring_finalize(claimed.job_id)
 

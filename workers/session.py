@@ -283,7 +283,7 @@ class Session:
     def _ring_if_over(self, job_id: JobId) -> None:
         try:
             with self._context.database.unit_of_work() as tx:
-                over = shards.unfinished(tx, job_id) == 0
+                over = not shards.is_unfinished(tx, job_id)
         except Unavailable:
             return  # the sweeper sees it
         if over:

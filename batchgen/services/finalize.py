@@ -73,7 +73,7 @@ class _Closing:
         with self.database.unit_of_work() as tx:
             state = self._hold(tx)
             worked_off = state in job_states_taking(JobEvent.WORKED_OFF)
-            if worked_off and not shards.unfinished(tx, self.job_id):
+            if worked_off and not shards.is_unfinished(tx, self.job_id):
                 state = jobs.advance(tx, self.job_id, JobEvent.WORKED_OFF)
         if state not in PUBLISHABLE_JOB_STATES:
             return None
@@ -81,7 +81,7 @@ class _Closing:
             expired = state is JobState.EXPIRING
             self._cut_pending(CutReason.EXPIRED if expired else CutReason.CANCELLED)
             with self.database.unit_of_work() as tx:
-                if shards.unfinished(tx, self.job_id):
+                if shards.is_unfinished(tx, self.job_id):
                     # A holder is writing down what it has, or has just given its shard back; it, or
                     # the sweeper, rings again.
                     return Finalized(state, published=False)

@@ -75,14 +75,15 @@ def needing_ingest(tx: Connection) -> list[JobId]:
 
 def needing_publication(tx: Connection) -> list[JobId]:
     """Jobs that nobody is working on any more and that can be brought to their end."""
-    unfinished = exists().where(shards.c.job_id == jobs.c.id, shards.c.state != ShardState.DONE)
+    # Both have an index of their own; those that are done are the many.
+    pending = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
     leased = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.LEASED)
     worked_off = jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.WORKED_OFF)])
     ending = jobs.c.state.in_([s.value for s in PUBLISHABLE_JOB_STATES])
     rows = tx.execute(
         select(jobs.c.id)
         .where(
-            or_(and_(worked_off, ~unfinished), and_(ending, ~leased)),
+            or_(and_(worked_off, ~pending, ~leased), and_(ending, ~leased)),
             or_(jobs.c.control_until.is_(None), jobs.c.control_until < func.now()),
         )
         .order_by(jobs.c.created_at)

@@ -120,7 +120,8 @@ def renew(tx: Connection, tokens: Iterable[LeaseToken], lease_s: float) -> set[L
     """Lengthen these leases; returns those that are still held."""
     rows = tx.execute(
         update(shards)
-        .where(shards.c.lease_token.in_(list(tokens)))
+        # The state is what finds them in the index of leases.
+        .where(shards.c.state == ShardState.LEASED, shards.c.lease_token.in_(list(tokens)))
         .values(lease_until=from_now(lease_s))
         .returning(shards.c.lease_token)
     )
@@ -197,12 +198,15 @@ def reap(tx: Connection) -> int:
     return _to_pending(tx, shards.c.lease_until < func.now())
 
 
-def unfinished(tx: Connection, job_id: JobId) -> int:
-    """How many of the job's shards are not done."""
-    n: int = tx.execute(
-        select(func.count()).where(shards.c.job_id == job_id, shards.c.state != ShardState.DONE)
-    ).scalar_one()
-    return n
+def is_unfinished(tx: Connection, job_id: JobId) -> bool:
+    """Whether any of the job's shards is not done."""
+    # Two looks at the indexes of pending and leased shards; those that are done are the many.
+    open_ = [
+        exists().where(shards.c.job_id == job_id, shards.c.state == state)
+        for state in (ShardState.PENDING, ShardState.LEASED)
+    ]
+    found: bool = tx.execute(select(or_(*open_))).scalar_one()
+    return found
 
 
 def places_with_work(tx: Connection) -> list[tuple[str, str | None]]:

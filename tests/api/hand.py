@@ -48,7 +48,7 @@ class Hand:
         """All of the job's lines, and its end."""
         bad = set(failed)
         with self._house.database.unit_of_work() as tx:
-            n_shards = shards.unfinished(tx, job_id)
+            n_shards = len(shards.pending_of(tx, job_id, limit=1_000))
         for _ in range(n_shards):
             shard = self.claim()
             first = shard.plan.first_index

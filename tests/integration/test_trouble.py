@@ -16,7 +16,8 @@ from batchgen.domain.outcomes import Failed
 from batchgen.domain.states import JobState
 from batchgen.services import cancel, finalize, retry
 from batchgen.storage import segments, shards
-from batchgen.storage.objects import ObjectStore
+from batchgen.storage.object_directory import Directory
+from batchgen.storage.objects import Backend, ObjectStore
 from batchgen.storage.session import Database
 from tests.house import PROJECT, House, chat_lines
 from workers.prepare import failed_record
@@ -60,11 +61,9 @@ def finish_with_errors(house: House, claimed: ClaimedShard) -> None:
     work.checkpoint(None)
 
 
-def shard_states(house: House, job_id: JobId) -> tuple[int, int]:
-    """(pending, leased)"""
+def is_all_leased(house: House, job_id: JobId) -> bool:
     with house.database.unit_of_work() as tx:
-        leased = shards.leased_of(tx, job_id)
-        return shards.unfinished(tx, job_id) - leased, leased
+        return bool(shards.leased_of(tx, job_id)) and not shards.pending_of(tx, job_id, limit=1)
 
 
 def test_a_shard_given_back_while_the_job_is_being_cut_is_cut_too(
@@ -78,7 +77,7 @@ def test_a_shard_given_back_while_the_job_is_being_cut_is_cut_too(
 
     def give_back() -> None:
         nonlocal looks
-        if shard_states(house, job.id) == (0, 1):
+        if is_all_leased(house, job.id):
             looks += 1
             if looks == 2:
                 with house.database.unit_of_work() as tx:
@@ -95,7 +94,9 @@ def test_a_shard_given_back_while_the_job_is_being_cut_is_cut_too(
 class WatchedStore(ObjectStore):
     """Calls `before_list` ahead of every listing."""
 
-    before_list: Callable[[], None] = staticmethod(lambda: None)
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.before_list: Callable[[], None] = lambda: None
 
     def list(self, prefix: str = "") -> Iterator[str]:
         self.before_list()
@@ -106,7 +107,7 @@ def test_what_a_retry_writes_at_once_is_no_orphan_of_the_end_before(house: House
     house.register()
     job = house.queue(chat_lines(4))
     finish_with_errors(house, claim(house))
-    store = WatchedStore.from_url(house.settings.store)
+    store = WatchedStore(Directory.from_url(house.settings.store))
 
     def run_again() -> None:
         retry.retry(house.database, house.bells, job.id, PROJECT)
