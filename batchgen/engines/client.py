@@ -114,6 +114,11 @@ class EngineClient:
         """For select: readable when `poll` has something to say."""
         return self._pipe.fileno()
 
+    @property
+    def wants_write(self) -> bool:
+        """Whether frames wait for room in the pipe: then select for writing, too."""
+        return self._pipe.wants_write
+
     def load(
         self,
         spec: EngineSpec,

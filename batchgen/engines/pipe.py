@@ -17,7 +17,7 @@ import msgspec
 Frame = TypeVar("Frame")
 
 _LENGTH = struct.Struct("<I")
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 
 
 class PipeClosed(Exception):

@@ -49,7 +49,8 @@ class Finished(msgspec.Struct, frozen=True):
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since load (monotonic) and levels now; None where the engine cannot tell.
 
-    KV utilisation and prefix hit rate are fractions 0-1; memory is in bytes.
+    KV utilisation is a fraction 0-1; memory is in bytes. `output_tokens` may leave out those of
+    requests that have not ended yet.
     """
 
     steps: int

@@ -129,7 +129,7 @@ class OpenVinoEngine:
             steps=self._steps,
             running=self._sequences,
             waiting=len(self._waiting),
-            output_tokens=self._tokens_out + sum(live.drain() for live in self._running.values()),
+            output_tokens=self._tokens_out,
             max_running=self._max_running,
             kv_utilisation=metrics.cache_usage / 100 if fixed_pool else None,
             kv_utilisation_peak=metrics.max_cache_usage / 100 if fixed_pool else None,
@@ -242,7 +242,7 @@ class OpenVinoEngine:
 
     def _finish(self, live: Live) -> Finished:
         self._leave(live)
-        n_in, n_out = len(live.request.prompt_ids), live.drain_ended()
+        n_in, n_out = len(live.request.prompt_ids), live.drain()
         self._tokens_in += n_in
         self._tokens_out += n_out
         choices = live.choices()

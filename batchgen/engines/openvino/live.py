@@ -47,18 +47,17 @@ class Live:
         return bool(self._outputs) or (self.handle is not None and self.handle.can_read())
 
     def drain(self) -> int:
-        """Read what there is to read; returns how many tokens there are by now."""
-        while self.handle is not None and self.handle.can_read():
-            for sequence, read in self.handle.read().items():
-                self._outputs.setdefault(sequence, _Output()).add(read)
-        return sum(len(output.ids) for output in self._outputs.values())
+        """Read all that it has generated, once it has ended; returns how many tokens that is.
 
-    def drain_ended(self) -> int:
-        """The same for a request that has ended: in one call where there is one sequence."""
+        One sequence comes in one call; of several, each piece says whose it is.
+        """
         if self.request.sampling.n == 1 and self.handle.can_read():
             for read in self.handle.read_all():
                 self._outputs.setdefault(0, _Output()).add(read)
-        return self.drain()
+        while self.handle.can_read():
+            for sequence, read in self.handle.read().items():
+                self._outputs.setdefault(sequence, _Output()).add(read)
+        return sum(len(output.ids) for output in self._outputs.values())
 
     def forget(self) -> None:
         """Begin anew: nothing of what the pipeline made counts."""
