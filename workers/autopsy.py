@@ -4,6 +4,7 @@ live.
 The reasoning is in engines/suspects.py; here its questions are put to a real engine.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -94,7 +95,8 @@ class Autopsy:
         verdict = investigation.verdict()
         if verdict.sick:
             reason = f"the engine fails on whatever it is given: {why}"
-            self._resident.note_failure(reason)
+            if self._resident.fingerprint is not None:
+                self._resident.note_failure(self._resident.fingerprint, reason)
             raise EngineError(reason)
         for key in verdict.guilty:
             item = items.pop(key)
@@ -108,15 +110,22 @@ class Autopsy:
         if client is None:
             raise EngineError("the engine is not loaded")
         self._strike(item)
+        until = client.steps() + probe.steps
+        request_id = self._run_one(item)
         try:
-            until = client.steps() + probe.steps
-            request_id = self._run_one(item)
             while client.in_flight and client.steps() < until:
                 self._hear(_POLL_S)
                 self._keep_alive()
-            self._withdraw(request_id)
         except (HostDied, HostHung) as death:
             return death_of(death)
+        except BaseException:
+            # The worker is told to stop, or has lost its work: that is not the request's doing.
+            with contextlib.suppress(Unavailable):
+                self._take_back(item)
+            raise
+        finally:
+            # Also of a host that is dead: nothing of it is in flight any more.
+            self._withdraw(request_id)
         self._absolve(item)
         return None
 
@@ -124,6 +133,10 @@ class Autopsy:
         # Written down before the try: it must outlive this process.
         with self._context.database.unit_of_work() as tx:
             suspects.strike(tx, item.work.claimed.id, [item.line.index], "run alone after a crash")
+
+    def _take_back(self, item: InFlight) -> None:
+        with self._context.database.unit_of_work() as tx:
+            suspects.take_back(tx, item.work.claimed.id, item.line.index)
 
     def _absolve(self, item: InFlight) -> None:
         with self._context.database.unit_of_work() as tx:

@@ -2,10 +2,17 @@
 number of times.
 """
 
+from collections.abc import Callable
+
+import structlog
+
+from batchgen.domain.errors import Unavailable
 from batchgen.domain.ids import JobId
 from batchgen.services import finalize, ingest, sweep
 from batchgen.storage import control
 from workers.context import Context
+
+log = structlog.get_logger(__name__)
 
 
 class ControlWorker:
@@ -29,11 +36,21 @@ class ControlWorker:
 
     def look(self) -> None:
         """Sweep, and do what no bell has led to: this makes progress without a broker."""
-        self.sweep()
+        _apart(self.sweep)
         with self._context.database.unit_of_work() as tx:
             to_ingest = control.needing_ingest(tx)
             to_finalize = control.needing_publication(tx)
         for job_id in to_ingest:
-            self.ingest(job_id)
+            _apart(self.ingest, job_id)
         for job_id in to_finalize:
-            self.finalize(job_id)
+            _apart(self.finalize, job_id)
+
+
+def _apart(deed: Callable[..., object], *job: JobId) -> None:
+    """Do it; what goes wrong with one job holds no other up."""
+    try:
+        deed(*job)
+    except Unavailable as error:
+        log.warning("control_put_off", job=next(iter(job), None), reason=str(error))
+    except Exception:
+        log.exception("control_failed", job=next(iter(job), None))

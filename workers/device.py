@@ -6,7 +6,13 @@ import threading
 
 import structlog
 
-from batchgen.domain.errors import EngineError, LostLease, Unavailable
+from batchgen.domain.errors import (
+    EngineError,
+    InvalidRequest,
+    LoadFailed,
+    LostLease,
+    Unavailable,
+)
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.protocol import EngineStats
@@ -21,6 +27,8 @@ from workers.shard_work import ShardWork
 from workers.stop import Stop, Stopped
 
 log = structlog.get_logger(__name__)
+
+_DATABASE_REST_S = 1.0
 
 
 class DeviceWorker:
@@ -100,11 +108,11 @@ class DeviceWorker:
         claimed = self._claim()
         if claimed is None:
             return False
-        failure = self._resident.failure(claimed.engine_fingerprint)
-        if failure is not None:
-            self._fail_whole(claimed, failure)
-            return True
         try:
+            failure = self._resident.failure(claimed.engine_fingerprint)
+            if failure is not None:
+                self._fail_whole(claimed, failure)
+                return True
             if self._resident.fingerprint != claimed.engine_fingerprint:
                 self._load(claimed)
             Session(self._context, self._resident, self._record, self.stop).run(claimed)
@@ -143,12 +151,23 @@ class DeviceWorker:
             if clock.monotonic() < due:
                 return
             due = clock.monotonic() + settings.heartbeat_s
-            with self._context.database.unit_of_work() as tx:
-                shards.renew(tx, [claimed.token], settings.lease_s)
-                self._record.beat_in(tx, "loading", detail=claimed.model)
+            try:
+                with self._context.database.unit_of_work() as tx:
+                    shards.renew(tx, [claimed.token], settings.lease_s)
+                    self._record.beat_in(tx, "loading", detail=claimed.model)
+            except Unavailable as error:
+                # A load is too dear to end for a moment's loss; the fence stands if it was longer.
+                log.warning("lease_not_renewed", shard=claimed.id, reason=str(error))
+                due = clock.monotonic() + _DATABASE_REST_S
 
         keep_alive()
-        spec = decode_spec(dict(claimed.engine_spec))
+        try:
+            spec = decode_spec(dict(claimed.engine_spec))
+        except InvalidRequest as error:
+            # Made by a newer service, most likely.
+            reason = f"this worker cannot read the job's engine: {error}"
+            self._resident.note_failure(claimed.engine_fingerprint, reason)
+            raise LoadFailed(reason) from error
         self._resident.load(spec, claimed.engine_fingerprint, keep_alive)
         log.info("engine_loaded", device=self._record.id, model=claimed.model)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from batchgen.domain.errors import BatchgenError, LostLease, Unavailable
+from batchgen.domain.errors import LostLease, Unavailable
 from workers.stop import Stop
 
 log = structlog.get_logger(__name__)
@@ -41,6 +41,7 @@ class Poller:
                 return
             except Unavailable as error:
                 log.warning("cannot_look_for_work", reason=str(error))
-            except BatchgenError:
+            except Exception:
+                # Whatever it was: a worker that no longer looks is a worker lost.
                 log.exception("look_failed")
             self._stop.wait(self._every_s)

@@ -18,7 +18,8 @@ from batchgen.storage import devices
 from workers.context import Context
 from workers.prepare import Preparer
 
-# A model directory that fails to load is tried this often before its lines end as errors.
+# An engine that fails to load, or on whatever it runs, is tried this often before its lines end
+# as errors.
 LOAD_ATTEMPTS = 2
 # After that long a failed engine gets another chance (a full disk was cleared, a driver restarted).
 _FORGIVE_S = 600.0
@@ -75,23 +76,21 @@ class Resident:
         settings = self._context.settings
         bound = _bound(spec, self._device, settings, fingerprint)
         settings.log_dir.mkdir(parents=True, exist_ok=True)
-        client = EngineClient(
-            log_path=settings.log_dir / f"engine-{_file_name(self._device_id)}.log",
-            command=shlex.split(settings.host_command) or HOST_COMMAND,
-            step_timeout_s=settings.step_timeout_s,
-        )
-        try:
-            applied = client.load(bound, settings.load_timeout_s, while_waiting)
-            preparer = Preparer(bound, applied, max_output_tokens=settings.max_output_tokens)
-            self._open_session(bound, fingerprint, applied)
-        except EngineError as error:
-            client.close()
-            self._count_failure(fingerprint, str(error))
-            raise
-        except BaseException:
-            client.close()
-            raise
-        self._failures.pop(fingerprint, None)
+        with contextlib.ExitStack() as undo:
+            try:
+                client = EngineClient(
+                    log_path=settings.log_dir / f"engine-{_file_name(self._device_id)}.log",
+                    command=shlex.split(settings.host_command) or HOST_COMMAND,
+                    step_timeout_s=settings.step_timeout_s,
+                )
+                undo.callback(client.close)
+                applied = client.load(bound, settings.load_timeout_s, while_waiting)
+                preparer = Preparer(bound, applied, max_output_tokens=settings.max_output_tokens)
+                self._open_session(bound, fingerprint, applied)
+            except EngineError as error:
+                self.note_failure(fingerprint, str(error))
+                raise
+            undo.pop_all()
         self.client, self.applied, self.preparer = client, applied, preparer
         self.fingerprint, self._spec = fingerprint, spec
         self.submitted = 0
@@ -106,15 +105,17 @@ class Resident:
 
     def unload(self, reason: str) -> None:
         """End the host and close its session's record; fine to call with nothing loaded."""
-        if self.client is not None:
-            self.client.close()
-        if self.session_id is not None:
-            stats = None if self.last_stats is None else msgspec.to_builtins(self.last_stats)
-            # Where it cannot be noted, the next worker of this device closes what is left open.
-            with contextlib.suppress(Unavailable), self._context.database.unit_of_work() as tx:
-                devices.close_session(tx, self.session_id, reason, stats)
+        client, session_id, stats = self.client, self.session_id, self.last_stats
+        # Forgotten first: whatever goes wrong below, nobody takes a closed engine for a loaded one.
         self.client = self.applied = self.preparer = None
         self.fingerprint = self.session_id = self._spec = self.last_stats = None
+        if client is not None:
+            client.close()
+        if session_id is not None:
+            counted = None if stats is None else msgspec.to_builtins(stats)
+            # Where it cannot be noted, the next worker of this device closes what is left open.
+            with contextlib.suppress(Unavailable), self._context.database.unit_of_work() as tx:
+                devices.close_session(tx, session_id, reason, counted)
 
     def _open_session(self, bound: EngineSpec, fingerprint: str, applied: Applied) -> None:
         session_id = new_session_id()
@@ -130,15 +131,16 @@ class Resident:
             )
         self.session_id = session_id
 
-    def note_failure(self, message: str) -> None:
-        """The loaded engine turned out to be of no use: counts like a failed load."""
-        if self.fingerprint is not None:
-            self._count_failure(self.fingerprint, message)
-
-    def _count_failure(self, fingerprint: str, message: str) -> None:
+    def note_failure(self, fingerprint: str, message: str) -> None:
+        """This engine cannot be loaded, or is of no use once it is."""
         earlier = self._failures.get(fingerprint)
         times = 1 if earlier is None else earlier.times + 1
         self._failures[fingerprint] = _Failure(times, message, self._context.clock.monotonic())
+
+    def ran_well(self) -> None:
+        """The loaded engine has answered a request: only that clears it of earlier failures."""
+        if self._failures and self.fingerprint is not None:
+            self._failures.pop(self.fingerprint, None)
 
 
 def _bound(spec: EngineSpec, device: str, settings: Settings, fingerprint: str) -> EngineSpec:

@@ -8,10 +8,11 @@ own process.
 import select
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 
 from batchgen.domain.errors import EngineError, HostDied, HostHung, LostLease, Unavailable
-from batchgen.domain.ids import JobId, ShardId
+from batchgen.domain.ids import JobId, LeaseToken, ShardId
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed, Generation
 from batchgen.domain.states import CLAIMABLE_JOB_STATES
@@ -34,6 +35,8 @@ from workers.stop import Stop
 SPARE = 16
 # Lines read in one turn at most, so that results and heartbeats are never late.
 _LINES_A_TURN = 128
+# With so many finished shards that could not be written down, no other is claimed.
+_UNWRITTEN = 4
 _TICK_S = 0.25
 _LOOK_FOR_WORK_S = 1.0
 _DATABASE_REST_S = 0.5
@@ -190,6 +193,9 @@ class Session:
         now = self._clock.monotonic()
         if now < self._next_look or now < self._write_after:
             return None
+        if sum(work.complete for work in self._works.values()) >= _UNWRITTEN:
+            return None  # the disk is full, say: results must not pile up in memory
+        claimed = None
         try:
             with self._context.database.unit_of_work() as tx:
                 claimed = shards.claim(
@@ -206,6 +212,8 @@ class Session:
                 return None
             return self._hold(claimed)
         except Unavailable:
+            if claimed is not None:
+                self._release([claimed.token])
             self._rest_database()
             return None
 
@@ -223,13 +231,17 @@ class Session:
     def _wait(self) -> None:
         if self._more_to_feed:
             return
-        heard = [self._engine().fileno(), self._stop.fileno()]
+        engine = self._engine()
+        heard = [engine.fileno()]
+        if not self._stop.is_set():  # once set it stays readable
+            heard.append(self._stop.fileno())
         listener = self._record.listener.fileno()
         if listener is not None:
             heard.append(listener)
         now = self._clock.monotonic()
-        due = min(self._next_heartbeat, self._next_checkpoint, now + _TICK_S)
-        select.select(heard, [], [], max(due - now, 0.0))
+        checkpoint = max(self._next_checkpoint, self._write_after)
+        due = min(self._next_heartbeat, checkpoint, now + _TICK_S)
+        select.select(heard, [engine] if engine.wants_write else [], [], max(due - now, 0.0))
 
     def _collect(self, timeout_s: float = 0.0) -> None:
         for event in self._engine().poll(timeout_s):
@@ -245,6 +257,7 @@ class Session:
         item = self._live.pop(finished.id, None)
         if item is None:
             return  # its shard was given back, or it was cancelled, in the meantime
+        self._resident.ran_well()
         preparer = self._resident.preparer
         match finished.result:
             case Generation() as generation if preparer is not None:
@@ -355,13 +368,14 @@ class Session:
         released = [work for work in given if work.claimed.id in self._works]
         for work in released:
             del self._works[work.claimed.id]
-        try:
-            with self._context.database.unit_of_work() as tx:
-                shards.release(tx, [work.claimed.token for work in released])
-        except Unavailable:
-            return  # the leases end by themselves
+        self._release([work.claimed.token for work in released])
         for job_id in {work.claimed.job_id for work in released}:
             self._context.bells.ring_finalize(job_id)
+
+    def _release(self, tokens: list[LeaseToken]) -> None:
+        # Where it cannot be done the leases end by themselves.
+        with suppress(Unavailable), self._context.database.unit_of_work() as tx:
+            shards.release(tx, tokens)
 
     def _withdraw(self, works: Iterable[ShardWork]) -> None:
         gone = {work.claimed.id for work in works}

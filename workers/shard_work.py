@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 
+import structlog
+
+from batchgen.domain.errors import NotFound
 from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
+from batchgen.domain.outcomes import Failed
 from batchgen.formats.jsonl import RequestLine, request_lines
+from batchgen.formats.openai import error_line
 from batchgen.services import records
 from batchgen.services.records import Record
 from batchgen.storage import segments, shards, suspects
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
+
+log = structlog.get_logger(__name__)
 
 
 class ShardWork:
@@ -30,7 +37,7 @@ class ShardWork:
         self._fresh_usage = Usage()
         self._n_tries = 0
         self._unsure: list[str] = []
-        self._lines = self._open_lines()
+        self._lines = self._open_lines(self._input())
         self.exhausted = False
 
     @property
@@ -96,9 +103,20 @@ class ShardWork:
         self._usage = records.add(self._usage, self._fresh_usage)
         self._fresh, self._fresh_usage, self._unsure = [], Usage(), []
 
-    def _open_lines(self) -> Iterator[RequestLine]:
+    def _input(self) -> bytes:
+        """The shard's bytes; none where they are lost, and its open lines end as errors."""
         plan = self.claimed.plan
-        data = self._store.get_range(self.claimed.input_key, plan.byte_start, plan.byte_end)
+        try:
+            return self._store.get_range(self.claimed.input_key, plan.byte_start, plan.byte_end)
+        except NotFound as error:
+            log.error("input_lost", job=self.claimed.job_id, shard=self.claimed.id)  # noqa: TRY400 - an event, not a bug
+            lost = Failed(500, "input_lost", f"the job's input is gone from the store: {error}")
+            for index in range(plan.first_index, plan.first_index + plan.n_requests):
+                self.add(Record(index, error_line(None, lost)))
+            return b""
+
+    def _open_lines(self, data: bytes) -> Iterator[RequestLine]:
+        plan = self.claimed.plan
         for line in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
             if line.index not in self._records:
                 yield line

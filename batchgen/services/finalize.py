@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import structlog
 from sqlalchemy import Connection
 
-from batchgen.domain.errors import LostLease
+from batchgen.domain.errors import LostLease, NotFound
 from batchgen.domain.ids import FileId, JobId, LeaseToken, ShardId, new_file_id
 from batchgen.domain.jobs import Counts, Job, Section, Segment, ShardPlan, Usage
 from batchgen.domain.outcomes import Cut, CutReason
@@ -25,6 +26,8 @@ from batchgen.settings import Settings
 from batchgen.storage import control, devices, files, jobs, segments, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
+
+log = structlog.get_logger(__name__)
 
 _SHARDS_AT_ONCE = 16
 _SEGMENTS_A_RENEWAL = 200
@@ -105,11 +108,10 @@ class _Closing:
         with self.database.unit_of_work() as tx:
             earlier = segments.of_shard(tx, shard_id)
         found, usage = records.read(self.store, earlier)
-        data = self.store.get_range(source, plan.byte_start, plan.byte_end)
-        for line in request_lines(data, first_line=plan.first_line, first_index=plan.first_index):
-            if line.index not in found:
-                error = cut_line(custom_id_of(line.raw), cut)
-                found[line.index] = records.Record(line.index, error)
+        names = self._custom_ids(plan, source)
+        for index in range(plan.first_index, plan.first_index + plan.n_requests):
+            if index not in found:
+                found[index] = records.Record(index, cut_line(names.get(index), cut))
         key = records.object_key(self.job_id, plan.seq, self.token, 0)
         # What the shard has of results keeps its origin: the manifest goes by it.
         made_by = next((s.draft.session_id for s in reversed(earlier) if s.draft.session_id), None)
@@ -122,6 +124,18 @@ class _Closing:
             return
         for gone in replaced:
             self.store.delete(gone)
+
+    def _custom_ids(self, plan: ShardPlan, source: str) -> dict[int, str | None]:
+        """By the requests' indexes; empty where the input is lost: the job is to end all the
+        same.
+        """
+        try:
+            data = self.store.get_range(source, plan.byte_start, plan.byte_end)
+        except NotFound as error:
+            log.error("input_lost", job=self.job_id, reason=str(error))  # noqa: TRY400 - an event, not a bug
+            return {}
+        lines = request_lines(data, first_line=plan.first_line, first_index=plan.first_index)
+        return {line.index: custom_id_of(line.raw) for line in lines}
 
     def _publish(self) -> Finalized:
         with self.database.unit_of_work() as tx:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from batchgen.domain.errors import NotFound
 from batchgen.domain.jobs import EngineSession, Section, Segment
 from batchgen.storage.objects import ObjectStore
 
@@ -284,6 +285,9 @@ def _plus(total: int | None, value: int | None) -> int | None:
 def _timings(store: ObjectStore, segment: Segment) -> Iterator[_Timing]:
     start, end = segment.span(Section.TIMINGS)
     if end > start:
-        body = store.get_range(segment.draft.object_key, start, end)
+        try:
+            body = store.get_range(segment.draft.object_key, start, end)
+        except NotFound:
+            return  # `n_timed` tells; a job must not stay for ever because of its metrics
         for line in body.split(b"\n")[:-1]:
             yield _decode(line)

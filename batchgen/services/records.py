@@ -8,9 +8,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import structlog
+
+from batchgen.domain.errors import NotFound
 from batchgen.domain.ids import JobId, LeaseToken, SessionId
 from batchgen.domain.jobs import Section, Segment, SegmentDraft, Usage
 from batchgen.storage.objects import ObjectStore
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +80,21 @@ def write(
 
 
 def read(store: ObjectStore, segments: Iterable[Segment]) -> tuple[dict[int, Record], Usage]:
-    """The records of these segments by index, and the sum of their usage."""
+    """The records of these segments by index, and the sum of their usage.
+
+    A segment whose object is lost has none: its lines are open again.
+    """
     records: dict[int, Record] = {}
     usage = Usage()
     for segment in segments:
         draft = segment.draft
-        usage = add(usage, draft.usage)
         end = segment.span(Section.ERROR)[1]
-        body = store.get_range(draft.object_key, 0, end) if end else b""
+        try:
+            body = store.get_range(draft.object_key, 0, end) if end else b""
+        except NotFound as error:
+            log.error("segment_lost", job=segment.job_id, reason=str(error))  # noqa: TRY400 - an event, not a bug
+            continue
+        usage = add(usage, draft.usage)
         lines = {s: _lines(body[slice(*segment.span(s))]) for s in Section}
         outputs = zip(
             draft.output_indexes, lines[Section.OUTPUT], lines[Section.TIMINGS], strict=True

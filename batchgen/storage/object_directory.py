@@ -41,7 +41,7 @@ class Directory:
             return _FileSink(self._root / _PARTIAL / secrets.token_hex(12), self._root / key)
 
     def size(self, key: str) -> int:
-        with _disk_errors(key):
+        with self._reading(key):
             found = (self._root / key).stat()
         if not stat.S_ISREG(found.st_mode):
             raise NotFound(f"no object '{key}'")
@@ -51,13 +51,24 @@ class Directory:
         return b"".join(self.stream(key, start, end, end - start))
 
     def stream(self, key: str, start: int, end: int | None, chunk: int) -> Iterator[bytes]:
-        with _disk_errors(key), (self._root / key).open("rb", buffering=0) as file:
+        with self._reading(key), (self._root / key).open("rb", buffering=0) as file:
             file.seek(start)
             left = chunk if end is None else end - start
             while left > 0 and (piece := file.read(min(chunk, left))):
                 if end is not None:
                     left -= len(piece)
                 yield piece
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        try:
+            with _disk_errors(key):
+                yield
+        except NotFound:
+            # An object that is gone is given up for lost; a disk that is not mounted must not be.
+            if (self._root / _PARTIAL).is_dir():
+                raise
+            raise Unavailable(f"the object store's directory {self._root} is gone") from None
 
     def delete(self, key: str) -> None:
         with _disk_errors(key):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from batchgen.domain.ids import ShardId
@@ -33,6 +33,13 @@ def strike(tx: Connection, shard_id: ShardId, indexes: Iterable[int], reason: st
             },
         )
     )
+
+
+def take_back(tx: Connection, shard_id: ShardId, index: int) -> None:
+    """The last strike says nothing of this request; earlier ones stay."""
+    this = and_(suspects.c.shard_id == shard_id, suspects.c.request_index == index)
+    tx.execute(delete(suspects).where(this, suspects.c.strikes <= 1))
+    tx.execute(update(suspects).where(this).values(strikes=suspects.c.strikes - 1))
 
 
 def absolve(tx: Connection, shard_id: ShardId, indexes: Iterable[int]) -> None:

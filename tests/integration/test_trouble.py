@@ -1,27 +1,34 @@
 """What goes wrong around a job: races at its end, objects that are lost, engines of no use."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from batchgen.domain.errors import BatchgenError, Conflict, Unavailable
+from batchgen.domain.clock import SystemClock
+from batchgen.domain.errors import BatchgenError, Conflict, NotFound, Unavailable
 from batchgen.domain.ids import JobId
-from batchgen.domain.jobs import ClaimedShard
+from batchgen.domain.jobs import ClaimedShard, Section
 from batchgen.domain.outcomes import Failed
 from batchgen.domain.states import JobState
 from batchgen.services import cancel, finalize, retry
-from batchgen.storage import segments, shards
+from batchgen.storage import jobs, segments, shards, suspects
 from batchgen.storage.object_directory import Directory
 from batchgen.storage.objects import Backend, ObjectStore
 from batchgen.storage.session import Database
 from tests.house import PROJECT, House, chat_lines
+from workers.context import Context
+from workers.control import ControlWorker
+from workers.poller import Poller
 from workers.prepare import failed_record
 from workers.shard_work import ShardWork
+from workers.stop import Stop
 
 
 class WatchedDatabase(Database):
@@ -251,3 +258,137 @@ def test_a_deadlock_is_a_reason_to_try_again(house: House) -> None:
 def test_a_copy_that_loses_its_server_is_unavailable(house: House) -> None:
     with pytest.raises(Unavailable), house.database.unit_of_work():
         raise psycopg.OperationalError("the connection is lost")
+
+
+def test_an_engine_that_crashes_on_whatever_it_is_given_ends_its_job(house: House) -> None:
+    rule = {"contains": "say", "action": "crash", "signal": 11, "after_tokens": 1}
+    house.register(max_num_seqs=4, step_s=0.001, rules=[rule])
+    job = house.run(chat_lines(40))
+    assert job.state is JobState.COMPLETED
+    assert set(house.codes(job.id).values()) <= {"engine_crash", "engine_load_failed"}
+    assert sorted(house.ids(job.id)) == sorted(f"r{i}" for i in range(40))
+
+
+def test_a_host_that_cannot_be_started_ends_its_lines_with_the_reason(house: House) -> None:
+    house.register()
+    settings = house.settings.model_copy(update={"host_command": "/no/such/python"})
+    other = House(house.database, house.store, settings)
+    job = other.run(chat_lines(3))
+    assert set(other.codes(job.id).values()) == {"engine_load_failed"}
+
+
+def test_a_spec_that_this_worker_cannot_read_ends_its_lines_with_the_reason(house: House) -> None:
+    house.register()
+    job = house.queue(chat_lines(3))
+    with house.database.unit_of_work() as tx:
+        tx.execute(text("UPDATE jobs SET engine_spec = engine_spec || '{\"newer\": 1}'"))
+    worker = house.worker()
+    try:
+        worker.serve()
+    finally:
+        worker.leave()
+    house.finalize(job.id)
+    assert set(house.codes(job.id).values()) == {"engine_load_failed"}
+
+
+def _serve(house: House, *, times: int) -> None:
+    worker = house.worker()
+    try:
+        for _ in range(times):
+            worker.serve()
+    finally:
+        worker.leave()
+
+
+def test_a_lost_input_ends_its_job_and_holds_no_other_up(house: House) -> None:
+    house.register()
+    lost, good = house.queue(chat_lines(15)), house.queue(chat_lines(5))
+    with house.database.unit_of_work() as tx:
+        house.store.delete(jobs.input_key(tx, lost.id))
+    _serve(house, times=20)
+    for job in (lost, good):
+        house.finalize(job.id)
+        assert house.job(job.id).state is JobState.COMPLETED
+    assert house.job(lost.id).counts.failed == 15
+    assert set(house.codes(lost.id).values()) == {"input_lost"}
+    assert house.job(good.id).counts.completed == 5
+
+
+def test_a_lost_input_lets_a_cancelled_job_end(house: House) -> None:
+    house.register()
+    job = house.queue(chat_lines(15))
+    with house.database.unit_of_work() as tx:
+        house.store.delete(jobs.input_key(tx, job.id))
+    cancel.cancel(house.database, house.bells, job.id, PROJECT)
+    house.finalize(job.id)
+    assert house.job(job.id).state is JobState.CANCELLED
+    assert len(house.lines(job.id, Section.ERROR)) == 15
+
+
+def test_lines_of_a_lost_checkpoint_run_again(house: House) -> None:
+    house.register()
+    job = house.queue(chat_lines(3))
+    held = claim(house)
+    work = ShardWork(house.database, house.store, held)
+    line = work.next_line()
+    assert line is not None
+    work.add(failed_record(line, Failed(500, "x", "x")))
+    work.checkpoint(None)
+    with house.database.unit_of_work() as tx:
+        (key,) = segments.referenced_keys(tx, job.id)
+        shards.release(tx, [held.token])
+    house.store.delete(key)
+    _serve(house, times=1)
+    house.finalize(job.id)
+    assert house.job(job.id).counts.completed == 3
+
+
+def test_a_strike_taken_back_leaves_the_earlier_ones(house: House) -> None:
+    house.register()
+    house.queue(chat_lines(2))
+    shard = claim(house).id
+    with house.database.unit_of_work() as tx:
+        suspects.strike(tx, shard, [0, 1], "run alone")
+        suspects.strike(tx, shard, [1], "run alone")
+        for index in (0, 1):
+            suspects.take_back(tx, shard, index)
+        assert suspects.strikes(tx, [shard]) == {(shard, 1): 1}
+
+
+def test_a_poller_goes_on_whatever_a_look_raises() -> None:
+    stop, looks = Stop(), 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            stop.set()
+        raise KeyError("a bug")
+
+    poller = Poller(look, 0.001, stop, on_lost=lambda: None)
+    poller.start()
+    poller.join(10)
+    assert looks == 2
+
+
+def test_a_job_that_cannot_be_ended_holds_no_other_up(house: House) -> None:
+    house.register()
+    bad, good = house.queue(chat_lines(1)), house.queue(chat_lines(1))
+    for _ in (bad, good):
+        finish_with_errors(house, claim(house))
+    with house.database.unit_of_work() as tx:
+        # What must never be: a line more than there are records.
+        tx.execute(text("UPDATE jobs SET n_total = 2 WHERE id = :id"), {"id": bad.id})
+    context = Context(house.settings, house.database, house.store, house.bells, SystemClock())
+    ControlWorker(context).look()
+    assert house.job(good.id).state is JobState.COMPLETED
+    assert house.job(bad.id).state is JobState.FINALIZING
+
+
+def test_a_store_that_is_not_mounted_is_no_lost_object(tmp_path: Path) -> None:
+    store = Directory(tmp_path / "mount")
+    with pytest.raises(NotFound):
+        store.size("files/one")
+    shutil.rmtree(tmp_path / "mount")
+    with pytest.raises(Unavailable):
+        store.size("files/one")
