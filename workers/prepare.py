@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
+
 from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.jobs import ClaimedShard, Usage
@@ -18,6 +20,8 @@ from batchgen.formats import openai
 from batchgen.formats.jsonl import RequestLine
 from batchgen.formats.validate import custom_id_of
 from batchgen.services.records import Record
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,14 @@ class Preparer:
 
     def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
         """What is wrong with one request is a value, and ends this line only."""
+        try:
+            return self._prepare(shard, line)
+        except Exception as error:
+            # A template or a tokenizer may raise anything; its line must not take others with it.
+            log.exception("line_not_prepared", job=shard.job_id, index=line.index)
+            return _unexpected("read", error)
+
+    def _prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
         request = openai.parse_line(
             line.raw,
             index=line.index,
@@ -64,7 +76,20 @@ class Preparer:
     def output(
         self, shard: ClaimedShard, prepared: Prepared, generation: Generation
     ) -> tuple[Record, Usage]:
-        """The output line, its timing line and its share of the usage."""
+        """The output line, its timing line and its share of the usage; or its error line, where
+        nobody can make text of what the engine generated.
+        """
+        try:
+            return self._output(shard, prepared, generation)
+        except Exception as error:
+            request = prepared.request
+            log.exception("answer_not_written", job=shard.job_id, index=request.index)
+            failed = _unexpected("answered", error)
+            return Record(request.index, openai.error_line(request.custom_id, failed)), Usage()
+
+    def _output(
+        self, shard: ClaimedShard, prepared: Prepared, generation: Generation
+    ) -> tuple[Record, Usage]:
         sampling = prepared.sampling
         decoded = replace(
             generation,
@@ -111,6 +136,11 @@ class Preparer:
             )
         sampling = request.sampling if asked else replace(request.sampling, max_tokens=room)
         return Prepared(request, ids, sampling)
+
+
+def _unexpected(what: str, error: Exception) -> Failed:
+    message = f"the request cannot be {what}: {type(error).__name__}; the worker's log says where"
+    return Failed(500, "internal_error", message)
 
 
 def failed_record(line: RequestLine, failed: Failed) -> Record:

@@ -14,10 +14,12 @@ from batchgen.domain.jobs import ClaimedShard, SegmentDraft, ShardPlan
 from batchgen.domain.states import CLAIMABLE_JOB_STATES, JobEvent, JobState, ShardState
 from batchgen.storage import jobs as job_queries
 from batchgen.storage.instants import from_now
-from batchgen.storage.tables import jobs, segments, shards, suspects
+from batchgen.storage.tables import devices, jobs, segments, shards, suspects
 
 _CLAIMABLE = [s.value for s in CLAIMABLE_JOB_STATES]
 WORK_CHANNEL = "batchgen_work"
+# A worker that has not been heard of for so long is not there.
+_ALIVE_S = 60.0
 
 
 def insert(tx: Connection, job_id: JobId, plans: Sequence[ShardPlan]) -> None:
@@ -210,13 +212,23 @@ def is_unfinished(tx: Connection, job_id: JobId) -> bool:
 
 
 def places_with_work(tx: Connection) -> list[tuple[str, str | None]]:
-    """Pools, and devices where jobs are bound to one, for which a shard could be claimed now."""
+    """Pools, and devices where jobs are bound to one, for which an idle worker could claim a shard.
+
+    Workers that serve, or are not there, look for themselves: bells would only pile up.
+    """
+    idle = exists().where(
+        devices.c.pool == jobs.c.pool,
+        or_(jobs.c.device.is_(None), devices.c.device == jobs.c.device),
+        devices.c.state == "idle",
+        devices.c.heartbeat_at > from_now(-_ALIVE_S),
+    )
     rows = tx.execute(
         select(jobs.c.pool, jobs.c.device)
         .distinct()
         .where(
             jobs.c.state.in_(_CLAIMABLE),
             exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING),
+            idle,
         )
     )
     return [(row.pool, row.device) for row in rows if row.pool is not None]

@@ -1,5 +1,6 @@
 """What goes wrong around a job: races at its end, objects that are lost, engines of no use."""
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from sqlalchemy import Connection, text
 from batchgen.domain.clock import SystemClock
 from batchgen.domain.errors import BatchgenError, Conflict, NotFound, Unavailable
 from batchgen.domain.ids import JobId
-from batchgen.domain.jobs import ClaimedShard, Section
-from batchgen.domain.outcomes import Failed
+from batchgen.domain.jobs import ClaimedShard, Section, Usage
+from batchgen.domain.outcomes import Choice, Failed, FinishReason, Generation, Timings
 from batchgen.domain.states import JobState
+from batchgen.engines.protocol import Applied
+from batchgen.engines.spec import SimulatedSpec
 from batchgen.services import cancel, finalize, retry
 from batchgen.storage import jobs, segments, shards, suspects
 from batchgen.storage.object_directory import Directory
@@ -26,7 +29,7 @@ from tests.house import PROJECT, House, chat_lines
 from workers.context import Context
 from workers.control import ControlWorker
 from workers.poller import Poller
-from workers.prepare import failed_record
+from workers.prepare import Prepared, Preparer, failed_record
 from workers.shard_work import ShardWork
 from workers.stop import Stop
 
@@ -392,3 +395,46 @@ def test_a_store_that_is_not_mounted_is_no_lost_object(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "mount")
     with pytest.raises(Unavailable):
         store.size("files/one")
+
+
+def test_what_nobody_can_make_text_of_costs_its_own_line_only(house: House) -> None:
+    house.register()
+    house.queue(chat_lines(1))
+    held = claim(house)
+    line = ShardWork(house.database, house.store, held).next_line()
+    applied = Applied(
+        engine="simulated",
+        engine_version="1",
+        device="CPU",
+        device_name="none",
+        config={},
+        max_model_len=1_000,
+        vocab_size=256,
+        max_live=1,
+        load_s=0.0,
+    )
+    preparer = Preparer(SimulatedSpec(), applied, max_output_tokens=10)
+    assert line is not None
+    prepared = preparer.prepare(held, line)
+    assert isinstance(prepared, Prepared)
+    no_token = Choice(token_ids=(-1,), finish_reason=FinishReason.STOP)
+    generation = Generation((no_token,), n_in=1, n_cached=0, n_out=1, timings=Timings(t_enq=1))
+    record, usage = preparer.output(held, prepared, generation)
+    assert record.timing is None
+    assert json.loads(record.line)["custom_id"] == "r0"
+    assert usage == Usage()
+
+
+def test_the_sweep_rings_for_idle_workers_only(house: House) -> None:
+    house.register()
+    house.queue(chat_lines(1))
+
+    def places() -> list[tuple[str, str | None]]:
+        with house.database.unit_of_work() as tx:
+            return shards.places_with_work(tx)
+
+    assert places() == []
+    worker = house.worker()
+    assert places() == [("default", None)]
+    worker.leave()
+    assert places() == []
