@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 _SHARDS_AT_ONCE = 16
 _SEGMENTS_A_RENEWAL = 200
+# Slow enough for any machine: metrics of a million lines take some ten seconds without a pause.
+_LINES_A_SECOND = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,10 @@ class _Closing:
                     return Finalized(state, published=False)
         return self._publish()
 
-    def _hold(self, tx: Connection) -> JobState:
-        return control.renew(tx, self.job_id, self.token, self.lease_s)
+    def _hold(self, tx: Connection, *, n_lines: int = 0) -> JobState:
+        """Keep the lease for the next step; `n_lines` are to be sorted in one go in it."""
+        lease_s = self.lease_s + n_lines / _LINES_A_SECOND
+        return control.renew(tx, self.job_id, self.token, lease_s)
 
     def _cut_pending(self, reason: CutReason) -> None:
         while True:
@@ -142,7 +146,7 @@ class _Closing:
             job = jobs.get(tx, self.job_id)
             final = segments.of_job(tx, self.job_id, final_only=True)
             sessions = devices.sessions_of_job(tx, self.job_id)
-        measured = measure.job_metrics(self.store, self._keeping(final), sessions)
+        measured = measure.job_metrics(self.store, self._keeping(final, job.counts.total), sessions)
         counts, usage = _totals(final)
         with self.database.unit_of_work() as tx:
             self._hold(tx)
@@ -159,13 +163,17 @@ class _Closing:
         self._remove_orphans()
         return Finalized(state, published=True)
 
-    def _keeping(self, final: Sequence[Segment]) -> Iterator[Segment]:
-        """The segments; the lease is renewed now and then while they are gone through."""
+    def _keeping(self, final: Sequence[Segment], n_lines: int) -> Iterator[Segment]:
+        """The segments; the lease is renewed now and then while they are gone through, and at the
+        end for what is made of them.
+        """
         for n, segment in enumerate(final, 1):
             if n % _SEGMENTS_A_RENEWAL == 0:
                 with self.database.unit_of_work() as tx:
                     self._hold(tx)
             yield segment
+        with self.database.unit_of_work() as tx:
+            self._hold(tx, n_lines=n_lines)
 
     def _remove_orphans(self) -> None:
         """Objects that late or killed holders left behind: nothing refers to them."""

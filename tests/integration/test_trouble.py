@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 from batchgen.domain.clock import SystemClock
 from batchgen.domain.errors import BatchgenError, Conflict, NotFound, Unavailable
@@ -438,3 +439,26 @@ def test_the_sweep_rings_for_idle_workers_only(house: House) -> None:
     assert places() == [("default", None)]
     worker.leave()
     assert places() == []
+
+
+def test_the_lease_on_a_job_lasts_while_its_metrics_are_made(
+    house: House, watched: WatchedDatabase
+) -> None:
+    house.register()
+    job = house.queue(chat_lines(1))
+    finish_with_errors(house, claim(house))
+    left: list[float] = []
+
+    def note() -> None:
+        with house.database.unit_of_work() as tx:
+            query = text("SELECT extract(epoch FROM control_until - now()) FROM jobs")
+            left.append(float(tx.execute(query).scalar_one() or 0))
+
+    with house.database.unit_of_work() as tx:
+        tx.execute(text("UPDATE jobs SET n_total = 1000000"))
+    watched.after = note
+    # The schema refuses the end of a job of a million lines with one record: the lease is what this
+    # is about.
+    with pytest.raises(IntegrityError):
+        finalize.run_once(watched, house.store, house.settings, job.id)
+    assert max(left) > house.settings.lease_s + 90
