@@ -66,6 +66,9 @@ class Autopsy:
         crumbs = client.breadcrumbs()
         items = {item.key: item for item in in_flight.values()}
         ages = {in_flight[i].key: crumbs.age(i) for i in in_flight if i in crumbs.live}
+        if not ages:
+            # It died of none that it was working on: of one that it was being given, then.
+            ages = {item.key: 1 for item in in_flight.values()}
         self._note(death, items, suspects=len(ages))
         investigation = self._suspicions.died(death_of(death), ages)
         self._resident.reload(str(death), self._keep_alive)

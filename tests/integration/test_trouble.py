@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -462,3 +463,37 @@ def test_the_lease_on_a_job_lasts_while_its_metrics_are_made(
     with pytest.raises(IntegrityError):
         finalize.run_once(watched, house.store, house.settings, job.id)
     assert max(left) > house.settings.lease_s + 90
+
+
+# A host whose engine ends the process as soon as it is given a certain prompt, before any step.
+_TOUCHY_HOST = """
+import os
+from batchgen.engines import host
+from batchgen.engines.simulated.engine import SimulatedEngine
+
+class Touchy(SimulatedEngine):
+    def submit(self, requests):
+        if any(b"say 2." in bytes(request.prompt_ids) for request in requests):
+            os.abort()
+        return super().submit(requests)
+
+class TouchyHost(host.Host):
+    def __init__(self, pipe, trail):
+        super().__init__(pipe, trail, lambda spec: Touchy())
+
+host.Host = TouchyHost
+raise SystemExit(host.main())
+"""
+
+
+def test_a_request_that_kills_the_engine_before_any_step_costs_one_line(
+    house: House, tmp_path: Path
+) -> None:
+    script = tmp_path / "host.py"
+    script.write_text(_TOUCHY_HOST)
+    settings = house.settings.model_copy(update={"host_command": f"{sys.executable} {script}"})
+    touchy = House(house.database, house.store, settings)
+    touchy.register(max_num_seqs=4)
+    job = touchy.run(chat_lines(6))
+    assert touchy.codes(job.id) == {"r2": "engine_crash"}
+    assert job.counts.completed == 5
