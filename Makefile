@@ -14,7 +14,7 @@ help: ## show this
 # Pinned with hashes; the project itself is installed in place.
 $(VENV)/.run: requirements/base.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("batchgen needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V)" || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/base.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@

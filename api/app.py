@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 import batchgen
 from api import errors
 from api.context import Context
+from api.deps import nothing_asked_beside
 from api.errors import OpenAIErrorEnvelope, Problem
 from api.guard import Guard
 from api.native import devices, events, health, jobs, keys, results
@@ -71,6 +72,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         # A redirect would name the host that the client claims to have called.
         redirect_slashes=False,
+        dependencies=[Depends(nothing_asked_beside)],
         generate_unique_id_function=lambda route: route.name,
     )
     app.add_middleware(partial(Guard, metrics=metrics))

@@ -8,7 +8,13 @@ from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from api.context import Context
-from batchgen.domain.errors import InvalidRequest, NotAuthenticated, NotFound, NotPermitted
+from batchgen.domain.errors import (
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    NotPermitted,
+    UnknownOption,
+)
 from batchgen.domain.ids import FileId, JobId, KeyId
 from batchgen.domain.jobs import Key, Scope
 from batchgen.services import keys
@@ -20,6 +26,15 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 async def context(request: Request) -> Context:
     return cast("Context", request.app.state.context)
+
+
+async def nothing_asked_beside(request: Request) -> None:
+    """A body says all there is to say. Raises UnknownOption for a query on a call with a body."""
+    if request.method in {"POST", "PATCH"} and request.query_params:
+        name = next(iter(request.query_params))
+        raise UnknownOption(
+            f"unknown query parameter '{name}': this call takes none", param=name[:100]
+        )
 
 
 def caller(

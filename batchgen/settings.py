@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     directory."""
     host: str = "127.0.0.1"
     """The address that the API of `batchgen up` listens on."""
-    port: int = 8000
+    port: int = Field(default=8000, ge=0, le=65_535)
     """Its port; where it is set it must be free, the default is replaced by a free one."""
     log_level: str = "INFO"
     """From this level on events are logged."""

@@ -128,6 +128,7 @@ class DeviceWorker:
 
     def _claim(self) -> ClaimedShard | None:
         with self._context.database.unit_of_work() as tx:
+            unfit = self._record.left_to_others(tx, self._resident.unfit())
             for loaded in {self._resident.fingerprint: None, None: None}:
                 claimed = shards.claim(
                     tx,
@@ -136,6 +137,7 @@ class DeviceWorker:
                     holder=self._record.id,
                     lease_s=self._context.settings.lease_s,
                     loaded=loaded,
+                    unfit=unfit,
                 )
                 if claimed is not None:
                     return claimed
@@ -172,7 +174,7 @@ class DeviceWorker:
         log.info("engine_loaded", device=self._record.id, model=claimed.model)
 
     def _fail_whole(self, claimed: ClaimedShard, reason: str) -> None:
-        """The engine has failed to load again and again: these lines end as errors, and say why."""
+        """The engine fails to load, here and on whoever else could: the lines end as errors."""
         work = ShardWork(self._context.database, self._context.store, claimed)
         failed = Failed(500, "engine_load_failed", f"the engine cannot be loaded: {reason}")
         while (line := work.next_line()) is not None:

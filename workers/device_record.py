@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -73,6 +74,19 @@ class DeviceRecord:
     ) -> None:
         """The same within a transaction of the caller's."""
         devices.beat(tx, self.id, self._token, state=state, detail=detail, session_id=session_id)
+
+    def left_to_others(self, tx: Connection, unfit: Sequence[str]) -> list[str]:
+        """Of the engines that cannot be loaded here, those that another worker may load.
+
+        Makes known which they are: a worker that has failed too is no hope for others.
+        """
+        devices.set_unfit(tx, self.id, self._token, unfit)
+        lease_s = self._context.settings.lease_s
+        return [
+            fingerprint
+            for fingerprint in unfit
+            if devices.others_may_load(tx, self.id, self.pool, fingerprint, lease_s=lease_s)
+        ]
 
     def leave(self) -> None:
         """The device has no worker any more. Raises Unavailable, LostLease; the lock is free all

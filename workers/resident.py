@@ -58,6 +58,10 @@ class Resident:
         """After so many requests the host is to be replaced; None: never."""
         return None if self._spec is None else self._spec.max_requests_per_process
 
+    def unfit(self) -> list[str]:
+        """The fingerprints of the engines that are not tried any more for now."""
+        return [fingerprint for fingerprint in list(self._failures) if self.failure(fingerprint)]
+
     def failure(self, fingerprint: str) -> str | None:
         """Why this engine is not tried any more for now; None where it may be loaded."""
         known = self._failures.get(fingerprint)

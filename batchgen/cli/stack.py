@@ -36,7 +36,9 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port to listen on. Default: BATCHGEN_PORT, or a free one if that is taken."
+            min=0,
+            max=65_535,
+            help="Port to listen on. Default: BATCHGEN_PORT, or a free one if that is taken.",
         ),
     ] = None,
     device: Annotated[
@@ -80,7 +82,7 @@ def up(
         port=port,
         device_names=device,
         report=note,
-        show_key=lambda key: print(f"the first API key, an admin's: {key}", flush=True),
+        show_key=lambda key: print(f"a new API key, an admin's: {key}", flush=True),
     )
 
 

@@ -4,10 +4,11 @@ docs/metrics.md.
 A value that cannot be measured is null and says why.
 """
 
+import json
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,23 +138,23 @@ def _values(
     makespan = _makespan(sums) if one_clock else None
     clocks = _NO_TIMED if one_clock else "the job ran on several hosts, whose clocks differ"
 
-    def rate(amount: int) -> dict[str, Any]:
-        return _value(None if not makespan else amount / makespan, "/s", clocks)
+    def rate(amount: int, unit: str) -> dict[str, Any]:
+        return _value(None if not makespan else amount / makespan, unit, clocks)
 
     newest = sessions[-1].applied if sessions else {}
     no_session = "no engine was loaded for this job"
     return {
         "makespan_s": _value(makespan, "s", clocks),
-        "output_tok_s": rate(sums.n_out),
-        "total_tok_s": rate(sums.n_in + sums.n_out),
-        "req_s": rate(sums.n),
+        "output_tok_s": rate(sums.n_out, "tok/s"),
+        "total_tok_s": rate(sums.n_in + sums.n_out, "tok/s"),
+        "req_s": rate(sums.n, "/s"),
         "steady_output_tok_s": _value(_steady(sums) if one_clock else None, "tok/s", clocks),
         "error_rate": _value(failed / attempts if attempts else None, "1", "the job has no lines"),
         "prefix_hit_rate": _value(
             _ratio(sums.n_cached, sums.n_in), "1", "the engine does not tell cached tokens"
         ),
         "draft_acceptance": _value(
-            _ratio(sums.n_accepted, sums.n_drafted), "1", "no speculative decoding"
+            _ratio(sums.n_accepted, sums.n_drafted), "1", _why_no_acceptance(newest)
         ),
         "load_s": _value(newest.get("load_s"), "s", no_session),
         "compile_s": _value(newest.get("compile_s"), "s", "the engine does not tell compile time"),
@@ -170,6 +171,12 @@ def _values(
         "throttle_frac": _value(None, "1", _NO_PROBE),
         "goodput_req_s": _value(None, "/s", "the job declares no service level"),
     }
+
+
+def _why_no_acceptance(applied: Mapping[str, Any]) -> str:
+    config = applied.get("config") or {}
+    speculates = config.get("draft") or config.get("prompt_lookup")
+    return "the engine does not tell drafted tokens" if speculates else "no speculative decoding"
 
 
 def _value(value: Any, unit: str, reason: str) -> dict[str, Any]:
@@ -290,4 +297,12 @@ def _timings(store: ObjectStore, segment: Segment) -> Iterator[_Timing]:
         except NotFound:
             return  # `n_timed` tells; a job must not stay for ever because of its metrics
         for line in body.split(b"\n")[:-1]:
-            yield _decode(line)
+            yield _timing(line)
+
+
+def _timing(line: bytes) -> _Timing:
+    try:
+        return _decode(line)
+    except msgspec.DecodeError:
+        # A lone surrogate in a custom_id is nothing that msgspec reads; Python's reader does.
+        return msgspec.convert(json.loads(line), _Timing)

@@ -29,7 +29,7 @@ _POOL = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 # Not for data: what lies there is made up by the kernel.
 _NEVER = (Path("/proc"), Path("/sys"), Path("/dev"))
 # What only the server decides.
-_RESERVED = ("engine", "path", "cache_dir")
+_RESERVED = ("engine", "path", "device", "cache_dir")
 
 
 @dataclass(frozen=True, slots=True)

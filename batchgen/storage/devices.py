@@ -1,10 +1,10 @@
 """Queries over devices and the engine sessions they serve."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, func, or_, select, update
+from sqlalchemy import Connection, Row, all_, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from batchgen.domain.errors import Conflict, LostLease
@@ -50,6 +50,7 @@ def register(
                 "state": "idle",
                 "detail": None,
                 "session_id": None,
+                "unfit": [],
                 "started_at": func.now(),
                 "heartbeat_at": func.now(),
             },
@@ -84,6 +85,38 @@ def beat(
     )
     if changed.rowcount == 0:
         raise LostLease(f"device {device_id} has another worker now")
+
+
+def set_unfit(
+    tx: Connection, device_id: DeviceId, worker_token: UUID, fingerprints: Iterable[str]
+) -> None:
+    """Which engines this worker cannot load."""
+    tx.execute(
+        update(devices)
+        .where(devices.c.id == device_id, devices.c.worker_token == worker_token)
+        .values(unfit=sorted(fingerprints))
+    )
+
+
+def others_may_load(
+    tx: Connection, device_id: DeviceId, pool: str, fingerprint: str, *, lease_s: float
+) -> bool:
+    """Whether another live worker of the pool has not failed to load this engine."""
+    silent_since = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, lease_s)
+    return (
+        tx.execute(
+            select(devices.c.id)
+            .where(
+                devices.c.pool == pool,
+                devices.c.id != device_id,
+                devices.c.state != "stopped",
+                devices.c.heartbeat_at > silent_since,
+                literal(fingerprint) != all_(devices.c.unfit),
+            )
+            .limit(1)
+        ).first()
+        is not None
+    )
 
 
 def every(tx: Connection) -> list[Device]:

@@ -55,19 +55,21 @@ def claim(
     lease_s: float,
     loaded: str | None = None,
     loyal: bool = False,
+    unfit: Sequence[str] = (),
 ) -> ClaimedShard | None:
     """Lease the next shard for a device: by priority, then age of the job, then place in the file.
 
     With an engine `loaded` (its fingerprint), only its work is claimed: None may then mean that
     other work comes first. While `loyal`, work of another engine comes first only by priority.
+    Work of the engines in `unfit` is left to others, but for jobs that are bound to this device.
     """
     busy: list[str] = []
     while True:
-        best = _best(tx, pool, device, None, busy)
+        best = _best(tx, pool, device, None, busy=busy, unfit=unfit)
         if best is None:
             return None
         if loaded is not None and best.engine_fingerprint != loaded:
-            ahead, best = best, _best(tx, pool, device, loaded, busy)
+            ahead, best = best, _best(tx, pool, device, loaded, busy=busy, unfit=unfit)
             if best is None or ahead.priority > best.priority or not loyal:
                 return None
         row = tx.execute(
@@ -295,7 +297,15 @@ def reopen_failed(tx: Connection, job_id: JobId) -> int:
     return int(totals) - int(kept)
 
 
-def _best(tx: Connection, pool: str, device: str, loaded: str | None, busy: Sequence[str]) -> Any:
+def _best(
+    tx: Connection,
+    pool: str,
+    device: str,
+    loaded: str | None,
+    *,
+    busy: Sequence[str],
+    unfit: Sequence[str],
+) -> Any:
     free = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
     query = select(
         jobs.c.id,
@@ -313,6 +323,8 @@ def _best(tx: Connection, pool: str, device: str, loaded: str | None, busy: Sequ
         or_(jobs.c.device.is_(None), jobs.c.device == device),
         jobs.c.expires_at > func.now(),
         jobs.c.id.not_in(busy),
+        # What is bound to this device nobody else can serve.
+        or_(jobs.c.device.is_not(None), jobs.c.engine_fingerprint.not_in(unfit)),
         free,
     )
     if loaded is not None:

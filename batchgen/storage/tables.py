@@ -269,6 +269,8 @@ devices = Table(
     Column("state", Text, nullable=False),
     Column("detail", Text),
     Column("session_id", Text),
+    # Fingerprints of engines that this worker has tried to load and could not.
+    Column("unfit", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     postgresql_with={"fillfactor": "70"},

@@ -23,6 +23,12 @@ def upgrade() -> None:
         sa.Column("detail", sa.Text(), nullable=True),
         sa.Column("session_id", sa.Text(), nullable=True),
         sa.Column(
+            "unfit",
+            postgresql.ARRAY(sa.Text()),
+            server_default=sa.text("'{}'"),
+            nullable=False,
+        ),
+        sa.Column(
             "started_at",
             sa.DateTime(timezone=True),
             server_default=sa.text("now()"),

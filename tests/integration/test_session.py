@@ -176,6 +176,46 @@ def test_an_engine_that_cannot_load_ends_its_lines_with_the_reason(
     assert job.all_failed
 
 
+def test_a_worker_that_cannot_load_an_engine_leaves_its_work_to_one_that_can(house: House) -> None:
+    model = str(MODELS / "orders-qwen3-1m-ov")
+    house.register("orders", engine="openvino", path=model)
+    job = house.queue(chat_lines(12, model="orders"))
+    broken, sound = house.worker("GPU.7"), house.worker("CPU")
+    try:
+        broken.serve()
+        assert house.job(job.id).counts.failed == 0
+        sound.serve()
+    finally:
+        broken.leave()
+        sound.leave()
+    house.finalize(job.id)
+    assert house.job(job.id).counts.completed == 12
+
+
+def test_where_no_worker_can_load_an_engine_the_lines_end_with_the_reason(house: House) -> None:
+    model = str(MODELS / "orders-qwen3-1m-ov")
+    house.register("orders", engine="openvino", path=model)
+    job = house.queue(chat_lines(3, model="orders"))
+    workers = [house.worker("GPU.7"), house.worker("GPU.8")]
+    try:
+        for worker in [*workers, workers[0]]:
+            worker.serve()
+    finally:
+        for worker in workers:
+            worker.leave()
+    house.finalize(job.id)
+    assert set(house.codes(job.id).values()) == {"engine_load_failed"}
+
+
+def test_a_lone_surrogate_in_a_custom_id_keeps_no_job_from_its_end(house: House) -> None:
+    house.register()
+    head = b'{"custom_id":"odd\\ud83d","method":"POST","url":"/v1/chat/completions",'
+    body = b'"body":{"model":"sim","max_tokens":2,"messages":[{"role":"user","content":"x"}]}}'
+    job = house.run(head + body)
+    assert job.state is JobState.COMPLETED
+    assert [r["custom_id"] for r in house.outputs(job.id)] == ["odd\ud83d"]
+
+
 def test_a_recycled_host_loses_nothing(house: House) -> None:
     house.register(max_num_seqs=8, max_requests_per_process=30)
     job = house.run(chat_lines(100))
