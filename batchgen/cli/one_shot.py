@@ -147,6 +147,9 @@ def _report(api: Api, job: dict[str, Any], outputs: Outputs, *, quiet: bool) -> 
     if counts["failed"]:
         where = outputs.errors or f"`batchgen errors {job['id']}{api.flags}` shows them"
         note(f"errors:  {where}")
+        common = api.client.metrics(job["id"])["commonest_error"]
+        if common is not None:
+            note(f"mostly:  {common['code']}: {common['message']}")
 
 
 def _took(job: dict[str, Any]) -> str:

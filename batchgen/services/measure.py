@@ -16,6 +16,7 @@ import msgspec
 
 from batchgen.domain.errors import NotFound
 from batchgen.domain.jobs import EngineSession, Section, Segment
+from batchgen.services.blame import Blame
 from batchgen.storage.objects import ObjectStore
 
 _NS = 1e-9
@@ -111,11 +112,12 @@ def job_metrics(
 
     Timings of several hosts have clocks of their own: sums over time are then null.
     """
-    sums = _Sums()
+    sums, blame = _Sums(), Blame(store)
     completed = failed = 0
     for segment in segments:
         completed += len(segment.draft.output_indexes)
         failed += len(segment.draft.error_indexes)
+        blame.take(segment)
         for timing in _timings(store, segment):
             sums.take(timing)
     hosts = {session.device_id.partition("/")[0] for session in sessions}
@@ -124,6 +126,7 @@ def job_metrics(
         "n_completed": completed,
         "n_failed": failed,
         "n_timed": sums.n,
+        "commonest_error": blame.commonest(),
         "values": _values(sums, failed, one_clock=len(hosts) <= 1, sessions=sessions),
         "distributions": {
             name: _distribution(sums.samples[name], unit) for name, unit in _PER_REQUEST.items()
