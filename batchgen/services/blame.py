@@ -31,7 +31,9 @@ class Blame:
             self._messages.setdefault(code, str(error.get("message")))
 
     def commonest(self) -> dict[str, Any] | None:
-        """Code, one of its messages, and on how many of the lines looked at; None without errors."""
+        """Code, one of its messages, and on how many of the lines looked at; None without
+        errors.
+        """
         if not self._codes:
             return None
         code, n = self._codes.most_common(1)[0]

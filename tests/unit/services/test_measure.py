@@ -9,6 +9,8 @@ import pytest
 
 from batchgen.domain.ids import JobId, SegmentId, ShardId
 from batchgen.domain.jobs import Segment
+from batchgen.domain.outcomes import Failed
+from batchgen.formats.openai import error_line
 from batchgen.services import measure, records
 from batchgen.services.records import Record, Usage
 from batchgen.storage.objects import ObjectStore
@@ -39,7 +41,10 @@ def timing(
 
 def segment_of(store: ObjectStore, timings: list[dict[str, Any]], *, failed: int = 0) -> Segment:
     made = [Record(i, b"{}\n", json.dumps(t).encode() + b"\n") for i, t in enumerate(timings)]
-    made += [Record(len(timings) + i, b'{"error":1}\n') for i in range(failed)]
+    made += [
+        Record(len(timings) + i, error_line(f"r{i}", Failed(400, f"code_{min(i, 1)}", "no")))
+        for i in range(failed)
+    ]
     draft = records.write(store, "jobs/j/0", made, Usage())
     return Segment(SegmentId(1), JobId("j"), ShardId(1), 0, final=True, draft=draft)
 
@@ -64,6 +69,7 @@ def test_without_a_single_success_values_are_null_with_a_reason(store: ObjectSto
     found = metrics_of(store, failed=4)
     assert found["n_failed"] == 4
     assert found["values"]["error_rate"]["value"] == 1.0
+    assert found["commonest_error"] == {"code": "code_1", "message": "no", "n": 3}
     for name in ("makespan_s", "output_tok_s", "req_s", "steady_output_tok_s"):
         assert found["values"][name]["value"] is None
         assert found["values"][name]["reason"]
