@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -158,6 +159,9 @@ class Host:
             self._exit_code = 1
             return
         self._engine = engine
+        # What loading has left stays for good: no collection need look at it again.
+        gc.collect()
+        gc.freeze()
         self._pipe.send(Loaded(applied=applied))
 
     def _loaded(self) -> Engine:
