@@ -105,7 +105,7 @@ class Platform:
         job = self._client.create_job({"input_file_id": self._file_id, "model": "demo"})
         pause = threading.Event()
         while job["state"] not in {"completed", "failed"}:
-            pause.wait(0.25)
+            pause.wait(1.0)
             job = self._client.job(job["id"])
         if job["state"] != "completed" or job["counts"]["failed"]:
             raise SystemExit(f"the job did not complete: {job['counts']}")
