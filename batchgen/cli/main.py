@@ -34,6 +34,8 @@ app = typer.Typer(
     help="Turns the GPUs that you own into an offline LLM service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Tables would cut the names of long options off at 80 columns.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

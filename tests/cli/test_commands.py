@@ -1,11 +1,12 @@
 """What holds for every command: help, one-line errors, exit codes."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 import typer
 
-from batchgen.cli.main import app
+from batchgen.cli.main import app, execute
 from tests.cli.shell import Shell
 
 
@@ -34,6 +35,23 @@ def test_every_command_says_what_it_does_and_what_each_option_means(
     assert command.help
     for parameter in command.params:
         assert parameter.help, f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_on_80_columns_has_every_option_whole(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert execute([*words, "--help"]) == 0
+    helped = capsys.readouterr().out
+    assert max(map(len, helped.splitlines())) <= 80
+    said = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", helped))
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            assert {*parameter.opts, *parameter.secondary_opts} <= said
 
 
 NO_JSON = {"worker control", "worker beat", "worker device", "db upgrade"}
