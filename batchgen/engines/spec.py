@@ -1,6 +1,5 @@
-"""Engine specs: everything that decides a loaded engine, typed; its hash is the fingerprint."""
+"""Engine specs: everything that decides a loaded engine, typed."""
 
-import hashlib
 from typing import Any, Literal, cast
 
 import msgspec
@@ -224,12 +223,6 @@ def decode_spec(data: dict[str, Any]) -> EngineSpec:
 def encode_spec(spec: EngineSpec) -> dict[str, Any]:
     """The spec as JSON, every field present."""
     return cast("dict[str, Any]", msgspec.to_builtins(spec))
-
-
-def fingerprint(spec: EngineSpec) -> str:
-    """The engine fingerprint: sha256 over the spec's canonical JSON, first 32 hex digits."""
-    canonical = msgspec.json.encode(encode_spec(spec), order="sorted")
-    return hashlib.sha256(canonical).hexdigest()[:32]
 
 
 def _refuse_unknown(data: dict[str, Any], kind: type[msgspec.Struct], *, where: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Model
+from batchgen.engines.fingerprint import fingerprint
 from batchgen.engines.registry import spec_faults
 from batchgen.engines.spec import (
     EngineSpec,
@@ -18,7 +19,6 @@ from batchgen.engines.spec import (
     SimulatedSpec,
     decode_spec,
     encode_spec,
-    fingerprint,
 )
 from batchgen.settings import Settings
 from batchgen.storage import models

@@ -5,6 +5,7 @@ import pytest
 
 from batchgen.domain.errors import InvalidRequest, UnknownOption
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.fingerprint import fingerprint
 from batchgen.engines.registry import refusal, spec_faults
 from batchgen.engines.spec import (
     OpenVinoSpec,
@@ -12,7 +13,6 @@ from batchgen.engines.spec import (
     SimulatedSpec,
     decode_spec,
     encode_spec,
-    fingerprint,
 )
 
 OPENVINO = {"engine": "openvino", "path": "/models/m"}
