@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from batchgen.dispatch import Bells
-from batchgen.domain.errors import Conflict
 from batchgen.domain.states import JobEvent
 from batchgen.services.records import job_prefix
 from batchgen.storage import control, files, jobs, shards
@@ -59,12 +58,11 @@ def _expire(database: Database) -> int:
         overdue = control.overdue(tx)
     expired = 0
     for job_id in overdue:
-        try:
-            with database.unit_of_work() as tx:
+        with database.unit_of_work() as tx:
+            # Since the look it may have ended, or been given more time.
+            if control.lock_overdue(tx, job_id):
                 jobs.advance(tx, job_id, JobEvent.EXPIRE)
-        except Conflict:
-            continue  # it ended, or was cancelled, since the look
-        expired += 1
+                expired += 1
     return expired
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from sqlalchemy import Connection, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, update
 
 from batchgen.domain.errors import LostLease
 from batchgen.domain.ids import JobId, LeaseToken
@@ -93,10 +93,15 @@ def needing_publication(tx: Connection) -> list[JobId]:
 
 def overdue(tx: Connection) -> list[JobId]:
     """Jobs whose window has passed and that can still expire."""
-    rows = tx.execute(
-        select(jobs.c.id).where(
-            jobs.c.state.in_([s.value for s in job_states_taking(JobEvent.EXPIRE)]),
-            jobs.c.expires_at < func.now(),
-        )
-    )
-    return [JobId(row.id) for row in rows]
+    return [JobId(row.id) for row in tx.execute(select(jobs.c.id).where(_is_overdue()))]
+
+
+def lock_overdue(tx: Connection, job_id: JobId) -> bool:
+    """Lock the job for this transaction; False where it is not, or no longer, overdue."""
+    query = select(jobs.c.id).where(jobs.c.id == job_id, _is_overdue()).with_for_update()
+    return tx.execute(query).first() is not None
+
+
+def _is_overdue() -> ColumnElement[bool]:
+    expirable = [s.value for s in job_states_taking(JobEvent.EXPIRE)]
+    return and_(jobs.c.state.in_(expirable), jobs.c.expires_at < func.now())

@@ -23,7 +23,7 @@ class Directory:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        with _disk_errors(str(root)):
+        with _writing(str(root)):
             (root / _PARTIAL).mkdir(mode=0o700, parents=True, exist_ok=True)
             root.chmod(0o700)
 
@@ -37,11 +37,11 @@ class Directory:
         return cls(path)
 
     def create(self, key: str) -> "_FileSink":
-        with _disk_errors(key):
+        with _writing(key):
             return _FileSink(self._root / _PARTIAL / secrets.token_hex(12), self._root / key)
 
     def size(self, key: str) -> int:
-        with self._reading(key):
+        with self._there(key):
             found = (self._root / key).stat()
         if not stat.S_ISREG(found.st_mode):
             raise NotFound(f"no object '{key}'")
@@ -51,7 +51,7 @@ class Directory:
         return b"".join(self.stream(key, start, end, end - start))
 
     def stream(self, key: str, start: int, end: int | None, chunk: int) -> Iterator[bytes]:
-        with self._reading(key), (self._root / key).open("rb", buffering=0) as file:
+        with self._there(key), (self._root / key).open("rb", buffering=0) as file:
             file.seek(start)
             left = chunk if end is None else end - start
             while left > 0 and (piece := file.read(min(chunk, left))):
@@ -60,21 +60,28 @@ class Directory:
                 yield piece
 
     @contextmanager
-    def _reading(self, key: str) -> Iterator[None]:
+    def _there(self, key: str) -> Iterator[None]:
         try:
             with _disk_errors(key):
                 yield
         except NotFound:
-            # An object that is gone is given up for lost; a disk that is not mounted must not be.
-            if (self._root / _PARTIAL).is_dir():
-                raise
-            raise Unavailable(f"the object store's directory {self._root} is gone") from None
+            self._raise_if_gone()
+            raise
+
+    def _raise_if_gone(self) -> None:
+        # An object that is gone is given up for lost; a disk that is not mounted must not be.
+        if not (self._root / _PARTIAL).is_dir():
+            raise Unavailable(f"the object store's directory {self._root} is gone")
 
     def delete(self, key: str) -> None:
-        with _disk_errors(key):
-            (self._root / key).unlink(missing_ok=True)
+        try:
+            with self._there(key):
+                (self._root / key).unlink()
+        except NotFound:
+            return
 
     def list(self, prefix: str) -> Iterator[str]:
+        self._raise_if_gone()
         for folder, folders, names in os.walk(self._root / prefix):
             if _PARTIAL in folders:
                 folders.remove(_PARTIAL)
@@ -84,7 +91,7 @@ class Directory:
 
     def remove_abandoned(self, older_than_s: float, /) -> int:
         n = 0
-        with _disk_errors(_PARTIAL):
+        with _writing(_PARTIAL):
             for path in (self._root / _PARTIAL).iterdir():
                 try:
                     age_s = time.time() - path.stat().st_mtime
@@ -108,14 +115,14 @@ class _FileSink:
         if self._fd is None:
             raise ValueError("the object is finished or abandoned")
         view = memoryview(chunk)
-        with _disk_errors(self._target.name):
+        with _writing(self._target.name):
             while view:
                 view = view[os.write(self._fd, view) :]
 
     def finish(self) -> None:
         if self._fd is None:
             raise ValueError("the object is finished or abandoned")
-        with _disk_errors(self._target.name):
+        with _writing(self._target.name):
             os.fsync(self._fd)
             self._close()
             _make_folder(self._target.parent)
@@ -124,7 +131,7 @@ class _FileSink:
 
     def abort(self) -> None:
         self._close()
-        with _disk_errors(self._target.name):
+        with _writing(self._target.name):
             self._partial.unlink(missing_ok=True)
 
     def _close(self) -> None:
@@ -157,4 +164,17 @@ def _disk_errors(what: str) -> Iterator[None]:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFound(f"no object '{what}'") from error
     except OSError as error:
-        raise Unavailable(f"the object store cannot do it: {what}: {error.strerror}") from error
+        raise _unavailable(what, error) from error
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Nothing that is missing is the caller's fault: the place to write to is gone."""
+    try:
+        yield
+    except OSError as error:
+        raise _unavailable(what, error) from error
+
+
+def _unavailable(what: str, error: OSError) -> Unavailable:
+    return Unavailable(f"the object store cannot do it: {what}: {error.strerror}")

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -205,10 +205,31 @@ def test_a_disk_that_fails_is_unavailable_not_a_crash(
 ) -> None:
     directory.put("folder/k", b"x")
     # A file where a folder must be made, and a folder where a file must go.
-    with pytest.raises((Unavailable, NotFound)):
+    with pytest.raises(Unavailable):
         directory.put("folder/k/below", b"x")
     with pytest.raises(NotFound):
         directory.size("folder")
+
+
+@pytest.mark.parametrize("what", ["write", "finish", "read", "delete", "list", "remove_abandoned"])
+def test_a_directory_that_is_not_mounted_is_unavailable_whatever_is_asked(
+    directory: ObjectStore, tmp_path: Path, what: str
+) -> None:
+    directory.put("folder/k", b"x")
+    writer = directory.open_writer("other")
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    (tmp_path / "objects").mkdir()
+    asked: dict[str, Callable[[], object]] = {
+        "write": lambda: directory.put("folder/l", b"x"),
+        "finish": writer.finish,
+        "read": lambda: directory.size("folder/k"),
+        "delete": lambda: directory.delete("folder/k"),
+        "list": lambda: keys(directory),
+        "remove_abandoned": lambda: directory.remove_abandoned(0),
+    }
+    with pytest.raises(Unavailable):
+        asked[what]()
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "file://elsewhere/x", "file:relative"])
