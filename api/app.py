@@ -46,7 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     Its connections are opened when it starts and closed when it ends.
     """
     if settings is None:
-        settings = Settings()
+        settings = Settings.read()
         configure(settings.log_level)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

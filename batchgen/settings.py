@@ -1,23 +1,36 @@
 """The sole reader of the environment: every `BATCHGEN_*` variable, typed, with its default."""
 
+import difflib
+import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Self
 
 import platformdirs
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from batchgen.domain.errors import InvalidRequest, UnknownOption
 
-def _default_data_dir() -> Path:
+_PREFIX = "BATCHGEN_"
+# docker-compose.yml reads these for itself; whoever uses it may well have exported them.
+_OF_COMPOSE = frozenset(
+    {"BATCHGEN_PUBLISH", "BATCHGEN_POSTGRES_PASSWORD", "BATCHGEN_VALKEY_PASSWORD"}
+)
+
+
+def default_data_dir() -> Path:
+    """The platform's directory for user data."""
     return Path(platformdirs.user_data_dir("batchgen", appauthor=False))
 
 
 class Settings(BaseSettings):
     """One process's settings. Durations are seconds, sizes bytes."""
 
-    model_config = SettingsConfigDict(env_prefix="BATCHGEN_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
-    data_dir: Path = Field(default_factory=_default_data_dir)
+    data_dir: Path = Field(default_factory=default_data_dir)
     """Where this machine keeps everything: embedded servers, objects, logs, credentials. Default:
     the platform's directory for user data."""
     database_url: str = ""
@@ -87,6 +100,30 @@ class Settings(BaseSettings):
     ready_file: Path | None = None
     """A worker writes its process id here once it is ready; set by `batchgen up`."""
 
+    @classmethod
+    def read(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
+        """The environment's settings with the `given` ones over them.
+
+        Raises UnknownOption for a `BATCHGEN_*` variable that is no setting, and InvalidRequest for
+        a value that cannot be one: both name the variable.
+        """
+        _refuse_unknown(os.environ if environment is None else environment)
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = _variable("_".join(map(str, first["loc"])))
+            reason = first["msg"].removeprefix("Value error, ")
+            raise InvalidRequest(f"{name}={first['input']}: {reason}", param=name) from error
+
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        # An empty path would be the working directory, wherever that happens to be.
+        if value == "":
+            raise ValueError("names no directory: give one, or unset it for the default")
+        return value
+
     @cached_property
     def run_dir(self) -> Path:
         """Locks and process ids of this machine's batchgen."""
@@ -100,3 +137,22 @@ class Settings(BaseSettings):
     def store(self) -> str:
         """The object store's URL: the given one, else a directory in the data directory."""
         return self.store_url or (self.data_dir / "objects").absolute().as_uri()
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    """Raises UnknownOption with the nearest setting: a misspelt one would be no setting at all."""
+    known = {_variable(name) for name in Settings.model_fields}
+    for name in environment:
+        if not name.upper().startswith(_PREFIX) or name.upper() in known | _OF_COMPOSE:
+            continue
+        near = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.8)
+        mend = (
+            f"did you mean {near[0]}?"
+            if near
+            else "unset it (docs/reference/settings.md lists all)"
+        )
+        raise UnknownOption(f"{name} is no setting of batchgen: {mend}", param=name)
+
+
+def _variable(setting: str) -> str:
+    return f"{_PREFIX}{setting}".upper()

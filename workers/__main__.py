@@ -19,9 +19,9 @@ def main() -> int:
     device.add_argument("--device", default="CPU", help="the engine's name of it: CPU, GPU, GPU.1")
     device.add_argument("--pool", default="default", help="the pool that it belongs to")
     asked = parser.parse_args()
-    settings = Settings()
-    configure(settings.log_level)
     try:
+        settings = Settings.read()
+        configure(settings.log_level)
         match asked.role:
             case "control":
                 run_control(settings)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, Self
 
 import typer
 
+from batchgen.cli.options import named_directory
+
 if TYPE_CHECKING:
     from batchgen.client import Client
 
@@ -36,6 +38,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
+        parser=named_directory,
         metavar="DIR",
         help="The data directory of this machine's stack. Default: BATCHGEN_DATA_DIR.",
         rich_help_panel="Server",

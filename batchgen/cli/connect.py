@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchgen.domain.errors import InvalidRequest
-
 if TYPE_CHECKING:
     from batchgen.settings import Settings
 
@@ -23,16 +21,9 @@ class Server:
 
 def load_settings(data_dir: Path | None = None) -> "Settings":
     """The environment's settings, `data_dir` over them. Raises InvalidRequest naming the fault."""
-    from pydantic import ValidationError
-
     from batchgen.settings import Settings
 
-    try:
-        return Settings() if data_dir is None else Settings(data_dir=data_dir.absolute())
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = f"BATCHGEN_{'_'.join(map(str, first['loc']))}".upper()
-        raise InvalidRequest(f"{name}={first['input']}: {first['msg']}", param=name) from error
+    return Settings.read() if data_dir is None else Settings.read(data_dir=data_dir.absolute())
 
 
 def find_server(url: str | None, key: str | None, data_dir: Path | None) -> Server:

@@ -2,11 +2,20 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from batchgen.domain.errors import InvalidRequest
+
+
+def named_directory(text: str) -> Path:
+    """A directory as given; an empty name would be the working directory, wherever that is."""
+    if not text:
+        raise typer.BadParameter("an empty name is no directory")
+    return Path(text)
+
 
 JobId = Annotated[
     str, typer.Argument(metavar="JOB", help="The job's id, as `batchgen list` has it.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from batchgen.cli.api_command import AsJson
+from batchgen.cli.options import named_directory
 
 if TYPE_CHECKING:
     from batchgen.local.check import Check
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", metavar="DIR", help="The data directory. Default: BATCHGEN_DATA_DIR."
+        "--data-dir",
+        parser=named_directory,
+        metavar="DIR",
+        help="The data directory. Default: BATCHGEN_DATA_DIR.",
     ),
 ]
 

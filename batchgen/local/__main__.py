@@ -16,7 +16,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         up(
-            Settings(),
+            Settings.read(),
             host=options.host,
             port=options.port,
             device_names=options.device,

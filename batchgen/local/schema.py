@@ -43,16 +43,16 @@ def prepare(database_url: str, *, replace_lost_key: bool = False) -> str | None:
 
 
 def main() -> None:
-    settings = Settings()
-    if not settings.database_url:
-        sys.exit("BATCHGEN_DATABASE_URL is not set: it names the database to prepare")
     try:
+        settings = Settings.read()
+        if not settings.database_url:
+            sys.exit("BATCHGEN_DATABASE_URL is not set: it names the database to prepare")
         first_key = prepare(settings.database_url)
         if first_key is not None:
             settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_credentials(settings, Credentials(settings.api_url, first_key))
             print(f"the first API key is in {credentials_path(settings)}")  # noqa: T201 (a program)
-    except StackError as error:
+    except BatchgenError as error:
         sys.exit(str(error))
     print("the database is ready")  # noqa: T201 (a program)
 

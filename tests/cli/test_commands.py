@@ -89,6 +89,8 @@ def test_the_program_names_its_commands_and_its_version(shell: Shell) -> None:
         (["up", "--json"], "--json goes with --detach"),
         (["demo", "--engine", "simulated"], "it computes no model"),
         (["model", "add", "m", "--set", "x"], "key=value"),
+        (["list", "--data-dir", ""], "an empty name is no directory"),
+        (["up", "--data-dir", ""], "an empty name is no directory"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -120,6 +122,35 @@ def test_a_broken_environment_names_its_variable(shell: Shell) -> None:
     done = shell.with_(BATCHGEN_PORT="many")("list")
     assert done.code == 2
     assert "BATCHGEN_PORT=many" in done.err
+
+
+def test_an_empty_data_directory_is_not_the_working_directory(shell: Shell) -> None:
+    for words in (["list"], ["up", "-d"], ["doctor"]):
+        done = shell.with_(BATCHGEN_DATA_DIR="")(*words)
+        assert done.code == 2
+        assert "BATCHGEN_DATA_DIR=: names no directory" in done.err
+        assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("BATCHGEN_PROT", "did you mean BATCHGEN_PORT?"),
+        ("BATCHGEN_LEASES", "did you mean BATCHGEN_LEASE_S?"),
+        ("BATCHGEN_BANANAS", "unset it"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_known_one(
+    shell: Shell, variable: str, said: str
+) -> None:
+    done = shell.with_(**{variable: "8"})("up", "-d")
+    assert done.code == 2
+    assert f"{variable} is no setting of batchgen: {said}" in done.err
+
+
+def test_what_the_compose_file_reads_is_no_misspelt_setting(shell: Shell) -> None:
+    mine = shell.with_(BATCHGEN_POSTGRES_PASSWORD="x", BATCHGEN_PUBLISH="8000")
+    assert mine("down").code == 0
 
 
 def test_a_worker_without_a_service_says_how_to_get_one(shell: Shell) -> None:
