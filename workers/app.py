@@ -5,7 +5,8 @@ worker.
 import functools
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -30,7 +31,8 @@ from workers.poller import Poller
 from workers.stop import Stop
 
 _CONTROL_THREADS = 2
-# How long the end of a worker waits for its poller to give shards back and to end the engine.
+# How long the end of a worker waits for its pollers, one of which may have to give shards back and
+# to end the engine.
 _JOIN_S = 15.0
 # Without a broker named, Celery still wants a transport; pollers do all the work then.
 _NO_BROKER = "memory://"
@@ -55,12 +57,15 @@ def run_control(settings: Settings) -> None:
     def sweep() -> None:
         worker.sweep()
 
-    poller = Poller(worker.look, settings.poll_s, stop, on_lost=_end_this_process)
+    pollers = [
+        Poller(look, settings.poll_s, stop, on_lost=_end_this_process, name=name)
+        for name, look in worker.looks().items()
+    ]
     _run(
         app,
         settings,
         stop,
-        poller,
+        pollers,
         name="control",
         queues=[control_queue(settings)],
         threads=_CONTROL_THREADS,
@@ -93,7 +98,7 @@ def run_device(settings: Settings, device: str, pool: str) -> None:
         app,
         settings,
         worker.stop,
-        poller,
+        [poller],
         name=f"device-{device}",
         queues=[pool_queue(settings, pool), device_queue(settings, pool, device)],
         threads=1,
@@ -126,7 +131,7 @@ def _run(
     app: Celery,
     settings: Settings,
     stop: Stop,
-    poller: Poller,
+    pollers: Sequence[Poller],
     *,
     name: str,
     queues: list[str],
@@ -138,7 +143,7 @@ def _run(
 
     # Weakly held by the signal: this frame keeps the handler alive as long as the worker runs.
     signals.worker_shutting_down.connect(shutting_down)
-    step = _step(stop, poller, leave, functools.partial(_ready, settings))
+    step = _step(stop, pollers, leave, functools.partial(_ready, settings))
     app.steps["worker"].add(step)
     app.Worker(
         hostname=f"{name}@{os.uname().nodename}",
@@ -153,21 +158,27 @@ def _run(
 
 
 def _step(
-    stop: Stop, poller: Poller, leave: Callable[[], None], ready: Callable[[], None]
+    stop: Stop,
+    pollers: Sequence[Poller],
+    leave: Callable[[], None],
+    ready: Callable[[], None],
 ) -> type[bootsteps.StartStopStep]:
     class PollerStep(bootsteps.StartStopStep):
-        """The poller lives from after the pool's start to before its end."""
+        """The pollers live from after the pool's start to before its end."""
 
         requires = ("celery.worker.components:Pool",)
 
         def start(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
-            poller.start()
+            for poller in pollers:
+                poller.start()
             ready()
 
         def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
             # SIGQUIT comes here without the signal `worker_shutting_down`.
             stop.set()
-            poller.join(_JOIN_S)
+            until = time.monotonic() + _JOIN_S
+            for poller in pollers:
+                poller.join(max(until - time.monotonic(), 0.0))
             leave()
 
         def terminate(self, worker: Any) -> None:

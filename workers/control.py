@@ -34,23 +34,36 @@ class ControlWorker:
     def sweep(self) -> None:
         sweep.run_once(self._context.database, self._context.store, self._context.bells)
 
-    def look(self) -> None:
-        """Sweep, and do what no bell has led to: this makes progress without a broker."""
-        _apart(self.sweep)
+    def looks(self) -> dict[str, Callable[[], None]]:
+        """What is to be looked for again and again, so that jobs get on without a broker.
+
+        Each look by name; they may run at the same time, and none waits for another: a file of many
+        gigabytes that is being read holds neither sweeps up nor the ends of other jobs.
+        """
+        return {
+            "sweep": self.sweep,
+            "ingest": self._ingest_what_waits,
+            "finalize": self._finalize_what_is_over,
+        }
+
+    def _ingest_what_waits(self) -> None:
         with self._context.database.unit_of_work() as tx:
-            to_ingest = control.needing_ingest(tx)
-            to_finalize = control.needing_publication(tx)
-        for job_id in to_ingest:
+            waiting = control.needing_ingest(tx)
+        for job_id in waiting:
             _apart(self.ingest, job_id)
-        for job_id in to_finalize:
+
+    def _finalize_what_is_over(self) -> None:
+        with self._context.database.unit_of_work() as tx:
+            over = control.needing_publication(tx)
+        for job_id in over:
             _apart(self.finalize, job_id)
 
 
-def _apart(deed: Callable[..., object], *job: JobId) -> None:
+def _apart(deed: Callable[[JobId], object], job_id: JobId) -> None:
     """Do it; what goes wrong with one job holds no other up."""
     try:
-        deed(*job)
+        deed(job_id)
     except Unavailable as error:
-        log.warning("control_put_off", job=next(iter(job), None), reason=str(error))
+        log.warning("control_put_off", job=job_id, reason=str(error))
     except Exception:
-        log.exception("control_failed", job=next(iter(job), None))
+        log.exception("control_failed", job=job_id)

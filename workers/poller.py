@@ -17,13 +17,19 @@ class Poller:
     """
 
     def __init__(
-        self, look: Callable[[], object], every_s: float, stop: Stop, on_lost: Callable[[], None]
+        self,
+        look: Callable[[], object],
+        every_s: float,
+        stop: Stop,
+        on_lost: Callable[[], None],
+        *,
+        name: str = "poller",
     ) -> None:
         self._look = look
         self._every_s = every_s
         self._stop = stop
         self._on_lost = on_lost
-        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

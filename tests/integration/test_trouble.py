@@ -385,7 +385,7 @@ def test_a_job_that_cannot_be_ended_holds_no_other_up(house: House) -> None:
         # What must never be: a line more than there are records.
         tx.execute(text("UPDATE jobs SET n_total = 2 WHERE id = :id"), {"id": bad.id})
     context = Context(house.settings, house.database, house.store, house.bells, SystemClock())
-    ControlWorker(context).look()
+    ControlWorker(context).looks()["finalize"]()
     assert house.job(good.id).state is JobState.COMPLETED
     assert house.job(bad.id).state is JobState.FINALIZING
 
