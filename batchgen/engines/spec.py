@@ -49,6 +49,12 @@ class CacheEviction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         None
     )
     """What KVCrush compares tokens with."""
+    kvcrush_rng_seed: int | None = None
+    """The seed of KVCrush's RANDOM comparison."""
+    adaptive_rkv_attention_mass: float | None = None
+    """ADAPTIVE_RKV: the share of attention that the kept tokens must make up, 0 to 1."""
+    adaptive_rkv_window_size: int | None = None
+    """ADAPTIVE_RKV: over so many of the latest tokens importance is summed."""
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,8 +94,10 @@ class DraftModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     path: str
     """An OpenVINO model directory with the same tokenizer."""
+    kind: Literal["eagle3", "mtp", "dflash"] | None = None
+    """Heads that were trained to draft for this model. Default: a smaller model of its own."""
     device: str | None = None
-    """Default: the model's."""
+    """As OpenVINO names it. Default: the model's."""
     num_assistant_tokens: int | None = None
     """Tokens proposed each time."""
     assistant_confidence_threshold: float | None = None

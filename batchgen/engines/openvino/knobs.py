@@ -50,6 +50,9 @@ def held_by(config: genai.SchedulerConfig) -> dict[str, Any]:
             "snapkv_window_size": eviction.snapkv_window_size,
             "kvcrush_budget": eviction.kvcrush_config.budget,
             "kvcrush_anchor_point_mode": eviction.kvcrush_config.anchor_point_mode.name,
+            "kvcrush_rng_seed": eviction.kvcrush_config.rng_seed,
+            "adaptive_rkv_attention_mass": eviction.adaptive_rkv_config.attention_mass,
+            "adaptive_rkv_window_size": eviction.adaptive_rkv_config.window_size,
         }
     held["sparse_attention"] = None
     if config.use_sparse_attention:
@@ -121,8 +124,10 @@ def _eviction(asked: CacheEviction | None) -> genai.CacheEvictionConfig:
         crush.anchor_point_mode = getattr(
             genai.KVCrushAnchorPointMode, asked.kvcrush_anchor_point_mode
         )
+    if asked.kvcrush_rng_seed is not None:
+        crush.rng_seed = asked.kvcrush_rng_seed
     mode = asked.aggregation_mode
-    return genai.CacheEvictionConfig(
+    made = genai.CacheEvictionConfig(
         start_size=_or(asked.start_size, own.get_start_size()),
         recent_size=_or(asked.recent_size, own.get_recent_size()),
         max_cache_size=_or(asked.max_cache_size, own.get_max_cache_size()),
@@ -133,6 +138,11 @@ def _eviction(asked: CacheEviction | None) -> genai.CacheEvictionConfig:
         snapkv_window_size=_or(asked.snapkv_window_size, own.snapkv_window_size),
         kvcrush_config=crush,
     )
+    rkv = made.adaptive_rkv_config
+    rkv.attention_mass = _or(asked.adaptive_rkv_attention_mass, rkv.attention_mass)
+    rkv.window_size = _or(asked.adaptive_rkv_window_size, rkv.window_size)
+    made.adaptive_rkv_config = rkv
+    return made
 
 
 def _sparse(asked: SparseAttention | None) -> genai.SparseAttentionConfig:

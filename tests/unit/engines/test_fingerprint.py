@@ -52,7 +52,7 @@ def test_a_spec_of_the_first_version_keeps_its_fingerprint(spec: dict[str, Any],
     assert fingerprint(decode_spec(spec)) == known
 
 
-def test_a_stored_spec_has_the_fingerprint_that_it_was_stored_with():
+def test_a_stored_spec_has_the_fingerprint_that_it_was_stored_with() -> None:
     stored = encode_spec(decode_spec(FULL))
     assert fingerprint(decode_spec(stored)) == fingerprint(decode_spec(FULL))
 
@@ -64,7 +64,7 @@ class Newer(OpenVinoSpec, frozen=True, kw_only=True, tag="newer"):
     modes: tuple[str, ...] = ()
 
 
-def test_a_setting_that_came_later_counts_only_where_it_is_set():
+def test_a_setting_that_came_later_counts_only_where_it_is_set() -> None:
     plain = fingerprint(Newer(path="/m"))
     assert fingerprint(msgspec.structs.replace(Newer(path="/m"), window=None)) == plain
     assert fingerprint(Newer(path="/m", modes=())) == plain
