@@ -25,6 +25,7 @@ from typing import Self
 
 from batchgen.domain.errors import HostDied, HostHung, LoadFailed
 from batchgen.engines.breadcrumbs import Breadcrumbs, Trail
+from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.pipe import FramePipe, PipeClosed
 from batchgen.engines.protocol import (
     Applied,
@@ -35,6 +36,8 @@ from batchgen.engines.protocol import (
     EngineRequest,
     Fatal,
     FromHost,
+    Identified,
+    Identify,
     Load,
     Loaded,
     LoadRefused,
@@ -131,24 +134,48 @@ class EngineClient:
         raises is passed on, and the host is of no use any more. Raises LoadFailed with the engine's
         own message, HostDied, or HostHung after `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
         self._send(Load(spec=spec))
+        answer = self._answer(timeout_s, while_waiting, "the engine was not loaded")
+        if not isinstance(answer, Loaded):
+            raise LoadFailed(f"the engine host answered {type(answer).__name__} to Load")
+        self._loaded = True
+        self._sign_of_life()
+        return answer.applied
+
+    def identify(
+        self,
+        spec: EngineSpec,
+        hashes: Path | None,
+        timeout_s: float,
+        while_waiting: Callable[[], None] | None = None,
+    ) -> CompileIdentity | None:
+        """What a compiled model of this spec depends on in the host; to be asked before `load`.
+
+        `hashes` is a directory in which the host may note what files contain. `while_waiting` and
+        what is raised: as `load`.
+        """
+        self._send(Identify(spec=spec, hashes=None if hashes is None else str(hashes)))
+        answer = self._answer(timeout_s, while_waiting, "the model was not read")
+        if not isinstance(answer, Identified):
+            raise LoadFailed(f"the engine host answered {type(answer).__name__} to Identify")
+        return answer.identity
+
+    def _answer(
+        self, timeout_s: float, while_waiting: Callable[[], None] | None, in_vain: str
+    ) -> Loaded | Identified:
+        deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             for frame in self._receive(min(left, _WAIT_S)):
                 match frame:
-                    case Loaded(applied=applied):
-                        self._loaded = True
-                        self._sign_of_life()
-                        return applied
-                    case LoadRefused(message=message):
-                        raise LoadFailed(message)
-                    case Fatal(message=message):
+                    case Loaded() | Identified():
+                        return frame
+                    case LoadRefused(message=message) | Fatal(message=message):
                         raise LoadFailed(message)
             if self._fault is not None:
                 raise self._fault
             if while_waiting is not None:
                 while_waiting()
-        self._fault = HostHung(f"the engine was not loaded within {timeout_s:g} s")
+        self._fault = HostHung(f"{in_vain} within {timeout_s:g} s")
         self.kill()
         raise self._fault
 

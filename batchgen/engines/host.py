@@ -33,6 +33,8 @@ from batchgen.engines.protocol import (
     Engine,
     Fatal,
     Finished,
+    Identified,
+    Identify,
     Load,
     Loaded,
     LoadRefused,
@@ -129,6 +131,8 @@ class Host:
     def _hear(self) -> None:
         for frame in self._pipe.receive():
             match frame:
+                case Identify(spec=spec, hashes=hashes):
+                    self._identify(spec, hashes)
                 case Load(spec=spec):
                     self._load(spec)
                 case Submit(requests=requests):
@@ -147,16 +151,27 @@ class Host:
                     self._exit_code = 0
                     return
 
-    def _load(self, spec: EngineSpec) -> None:
-        engine = self._make(spec)
+    def _identify(self, spec: EngineSpec, hashes: str | None) -> None:
         try:
+            identity = self._make(spec).compile_identity(spec, hashes)
+        except Exception as error:  # noqa: BLE001 - whatever a runtime raises here is why the load failed
+            self._refuse(error)
+        else:
+            self._pipe.send(Identified(identity=identity))
+
+    def _refuse(self, error: Exception) -> None:
+        traceback.print_exception(error)
+        known = isinstance(error, EngineError | UserError)
+        message = str(error) if known else f"{type(error).__name__}: {error}"
+        self._pipe.send(LoadRefused(message=message))
+        self._exit_code = 1
+
+    def _load(self, spec: EngineSpec) -> None:
+        try:
+            engine = self._make(spec)
             applied = engine.load(spec)
         except Exception as error:  # noqa: BLE001 - whatever a runtime raises here is why the load failed
-            traceback.print_exc()
-            known = isinstance(error, EngineError | UserError)
-            message = str(error) if known else f"{type(error).__name__}: {error}"
-            self._pipe.send(LoadRefused(message=message))
-            self._exit_code = 1
+            self._refuse(error)
             return
         self._engine = engine
         # What loading has left stays for good: no collection need look at it again.

@@ -12,6 +12,7 @@ import msgspec
 
 from batchgen.domain.outcomes import Failed, Generation
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.spec import EngineSpec
 
 
@@ -105,6 +106,13 @@ class Engine(Protocol):
     unusable and its process must be replaced.
     """
 
+    def compile_identity(self, spec: EngineSpec, hashes: str | None) -> CompileIdentity | None:
+        """What a compiled model of this spec depends on here; None where nothing is compiled.
+
+        `hashes` is a directory for content hashes of files, so that they are read once only.
+        """
+        ...
+
     def load(self, spec: EngineSpec) -> Applied: ...
 
     def submit(self, requests: Sequence[EngineRequest]) -> list[Finished]:
@@ -138,6 +146,13 @@ class Engine(Protocol):
 # Frames, supervisor -> host
 
 
+class Identify(msgspec.Struct, frozen=True, tag=True):
+    """Asked before `Load`: where would this spec's compiled model belong?"""
+
+    spec: EngineSpec
+    hashes: str | None
+
+
 class Load(msgspec.Struct, frozen=True, tag=True):
     spec: EngineSpec
 
@@ -158,10 +173,16 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToHost = Load | Submit | Cancel | AskStats | Close
+ToHost = Identify | Load | Submit | Cancel | AskStats | Close
 
 
 # Frames, host -> supervisor
+
+
+class Identified(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Identify`; a `LoadRefused` is the other one."""
+
+    identity: CompileIdentity | None
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
@@ -198,4 +219,4 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-FromHost = Loaded | LoadRefused | Outputs | Cancelled | Progress | Fatal
+FromHost = Identified | Loaded | LoadRefused | Outputs | Cancelled | Progress | Fatal

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -19,6 +20,8 @@ import openvino_genai as genai
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.outcomes import Failed, FinishReason, Generation
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
+from batchgen.engines.compile_identity import CompileIdentity
+from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.openvino.knobs import generation_config
 from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS, KvPool
 from batchgen.engines.openvino.live import Live
@@ -51,6 +54,11 @@ class OpenVinoEngine:
         self._tokens_out = 0
         self._accepted = 0
         self._pipeline_ids = itertools.count()
+
+    def compile_identity(self, spec: EngineSpec, hashes: str | None) -> CompileIdentity | None:
+        if not isinstance(spec, OpenVinoSpec):
+            raise LoadFailed(f"the openvino engine cannot run {type(spec).__name__}")
+        return compile_identity(spec, None if hashes is None else Path(hashes))
 
     def load(self, spec: EngineSpec) -> Applied:
         if not isinstance(spec, OpenVinoSpec):

@@ -1,8 +1,6 @@
 """Loading a pipeline: checks before, the pipeline, and what it turned out to hold."""
 
 import contextlib
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +13,7 @@ import openvino_genai as genai
 
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.openvino.blobs import blob_directory
 from batchgen.engines.openvino.device import apply_properties, device_state, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
 from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS
@@ -42,15 +41,6 @@ class LoadedPipeline:
     scheduler: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """Where compiled models are kept; `note` says why they are not."""
-
-    dir: Path | None
-    note: str | None
-    blobs: int = 0
-
-
 def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     """Raises LoadFailed with the reason."""
     started = time.monotonic()
@@ -69,12 +59,13 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     devices = physical_devices(core, device)
     properties = apply_properties(core, devices, _asked_properties(spec, devices))
     config = scheduler_config(spec, length)
-    cache = _usable_cache(spec)
+    cache = blob_directory(spec)
     given: dict[str, Any] = dict(properties)
     if cache.dir is not None:
         given["CACHE_DIR"] = str(cache.dir)
     if spec.draft is not None:
-        given["draft_model"] = _draft(core, spec.draft, model_dir, device, properties)
+        kept = {} if cache.dir is None else {"CACHE_DIR": str(cache.dir)}
+        given["draft_model"] = _draft(core, spec.draft, model_dir, device, properties, kept=kept)
     if spec.prompt_lookup is not None:
         given["prompt_lookup"] = True
     compiling = time.monotonic()
@@ -117,7 +108,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         kv_blocks=round(pool_bytes / block_bytes) if fixed_pool and block_bytes else None,
         kv_bytes_per_token=block_bytes / KV_BLOCK_TOKENS if block_bytes else None,
         compile_s=compile_s,
-        cache_state=_cache_state(cache),
+        cache_state=cache.state(),
         model_hash=content_hash(model_dir, cache.dir),
         libraries={
             "openvino": ov.__version__,
@@ -140,32 +131,14 @@ def _asked_properties(spec: OpenVinoSpec, devices: list[str]) -> dict[str, Json]
     return asked
 
 
-def _usable_cache(spec: OpenVinoSpec) -> _Cache:
-    """The compile cache, or none and the reason: a cache that cannot be written breaks no load."""
-    if not spec.cache or spec.cache_dir is None:
-        return _Cache(None, None if spec.cache_dir is None else "switched off")
-    path = Path(spec.cache_dir)
-    try:
-        path.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        return _Cache(None, f"not used: {path}: {os.strerror(error.errno or 0)}")
-    return _Cache(path, None, blobs=_blobs(path))
-
-
-def _blobs(path: Path) -> int:
-    return sum(1 for _ in path.glob("*.blob"))
-
-
-def _cache_state(cache: _Cache) -> str:
-    if cache.dir is None:
-        return "off"
-    return "cold" if _blobs(cache.dir) > cache.blobs else "warm"
-
-
 def _draft(
-    core: ov.Core, draft: DraftModel, model_dir: Path, device: str, properties: dict[str, Json]
+    core: ov.Core,
+    draft: DraftModel,
+    model_dir: Path,
+    device: str,
+    properties: dict[str, Json],
+    *,
+    kept: dict[str, str],
 ) -> Any:
     draft_dir = Path(draft.path)
     read_facts(draft_dir)
@@ -178,14 +151,16 @@ def _draft(
     draft_device = draft.device or device
     physical_devices(core, draft_device)
     # The properties were checked for the model's device; another device goes by its own defaults.
-    return genai.draft_model(
-        str(draft_dir), draft_device, **(properties if draft_device == device else {})
-    )
+    given: dict[str, Any] = kept | (properties if draft_device == device else {})
+    if draft.kind is not None:
+        given[f"{draft.kind}_mode"] = True
+    return genai.draft_model(str(draft_dir), draft_device, **given)
 
 
 def _draft_as_applied(draft: DraftModel, device: str) -> dict[str, Json]:
     return {
         "path": draft.path,
+        "kind": draft.kind,
         "device": draft.device or device,
         "model_hash": content_hash(Path(draft.path), None),
         "num_assistant_tokens": draft.num_assistant_tokens,

@@ -1,5 +1,7 @@
 """What a model directory says about its model, and the content hash of what is in it."""
 
+import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -74,10 +76,12 @@ def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
         seal = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
         before = known.get(path.name)
         fresh = before is None or before[0] != seal
-        hashes[path.name] = [seal, _file_hash(path)] if fresh or before is None else before
+        hashes[path.name] = [seal, _file_hash(path, seal)] if fresh or before is None else before
     if note is not None and hashes != known:
-        # Another host may write the same note: a broken one is read as none.
-        note.write_text(json.dumps(hashes))
+        # Another host may write the same note: a broken one is read as none. Where it cannot be
+        # written the next process reads the files again.
+        with contextlib.suppress(OSError):
+            note.write_text(json.dumps(hashes))
     whole = "".join(f"{name} {digest}\n" for name, (_, digest) in sorted(hashes.items()))
     return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
@@ -103,7 +107,8 @@ def _read_note(note: Path | None) -> dict[str, list[str]]:
     return known if isinstance(known, dict) else {}
 
 
-def _file_hash(path: Path) -> str:
+@functools.cache
+def _file_hash(path: Path, seal: str) -> str:  # noqa: ARG001 - a changed file has another seal
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -20,6 +20,7 @@ from batchgen.chat.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.outcomes import Choice, Failed, Generation, Timings, TokenLogprob
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
+from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
 from batchgen.engines.simulated.refusals import faults, refusal
@@ -68,6 +69,9 @@ class SimulatedEngine:
         self._peak_blocks = 0
         self._tokens_in = 0
         self._tokens_out = 0
+
+    def compile_identity(self, spec: EngineSpec, hashes: str | None) -> CompileIdentity | None:  # noqa: ARG002 - the seam's names
+        return None
 
     def load(self, spec: EngineSpec) -> Applied:
         if not isinstance(spec, SimulatedSpec):
