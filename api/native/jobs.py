@@ -1,6 +1,6 @@
 """Jobs: create, list, look, and what can be done to them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from fastapi import Query as InQuery
@@ -10,6 +10,7 @@ from api.deps import ACaller, Caller, Here, IdempotencyKey, JobInPath, as_file_i
 from api.native.shapes import JobObject
 from api.values import Body, ExpiresAfter, JsonObject, Metadata, Name, Page, Query, Text
 from batchgen.domain.errors import UnknownOption
+from batchgen.domain.jobs import Ordering
 from batchgen.domain.requests import Endpoint
 from batchgen.domain.states import JobState
 from batchgen.services.cancel import cancel, pause, resume
@@ -21,7 +22,11 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[ACaller])
 
 
 class NewJob(Body):
-    """A job to submit. `engine` changes settings of the model's engine for this job alone."""
+    """A job to submit. `engine` changes settings of the model's engine for this job alone.
+
+    `ordering`: with `prefix` lines that begin alike run next to each other, and long ones early;
+    with `input` they run as they come.
+    """
 
     input_file_id: Text
     endpoint: Text = Endpoint.CHAT_COMPLETIONS.value
@@ -30,6 +35,7 @@ class NewJob(Body):
     metadata: Metadata | None = None
     priority: int = Field(0, ge=-1_000, le=1_000)
     engine: JsonObject = Field(default_factory=dict)
+    ordering: Literal["prefix", "input"] = "prefix"
     output_expires_after: ExpiresAfter | None = None
 
 
@@ -61,6 +67,7 @@ def create_job(body: NewJob, key: Caller, here: Here, idempotency_key: Idempoten
         completion_window=body.completion_window,
         metadata=body.metadata,
         priority=body.priority,
+        ordering=Ordering(body.ordering),
         output_expires_after_s=None if expiry is None else expiry.seconds,
         idempotency_key=idempotency_key,
     )

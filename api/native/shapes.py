@@ -68,6 +68,7 @@ class JobObject(BaseModel):
     pool: str | None
     device: str | None
     priority: int
+    ordering: str
     counts: JobCounts
     usage: JobUsage
     all_failed: bool
@@ -103,6 +104,7 @@ class JobObject(BaseModel):
             pool=job.pool,
             device=job.device,
             priority=job.priority,
+            ordering=job.ordering,
             counts=JobCounts.of(job),
             usage=JobUsage.of(job),
             all_failed=job.all_failed,

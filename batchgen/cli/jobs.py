@@ -98,6 +98,7 @@ def fields_of(job: Mapping[str, Any]) -> dict[str, object]:
         f"{usage['output_tokens']:,} out",
         "pool": job["pool"],
         "priority": job["priority"],
+        "ordering": job["ordering"],
     }
     if job["device"]:
         out["device"] = job["device"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.jobs import Ordering as JobOrdering
 
 
 def named_directory(text: str) -> Path:
@@ -36,6 +37,13 @@ Window = Annotated[
     str, typer.Option(metavar="TIME", help="How long the job may take: <n>m, <n>h or <n>d.")
 ]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, -1000 to 1000.")]
+Ordering = Annotated[
+    JobOrdering | None,
+    typer.Option(
+        help="In which order the lines run: those together that begin alike, long ones early, or "
+        "as they come. Results are in input order either way. Default: prefix.",
+    ),
+]
 Metadata = Annotated[
     list[str] | None,
     typer.Option("--meta", metavar="KEY=TEXT", help="Metadata of the job; may be repeated."),

@@ -10,6 +10,7 @@ from batchgen.cli.options import (
     Endpoint,
     EngineSet,
     Metadata,
+    Ordering,
     Priority,
     Quiet,
     Window,
@@ -55,6 +56,7 @@ def add_to(app: typer.Typer) -> None:
         endpoint: Endpoint = None,
         window: Window = "24h",
         priority: Priority = 0,
+        ordering: Ordering = None,
         meta: Metadata = None,
         engine_set: EngineSet = None,
         allow_failures: AllowFailures = False,
@@ -76,6 +78,7 @@ def add_to(app: typer.Typer) -> None:
             endpoint=endpoint,
             window=window,
             priority=priority,
+            ordering=ordering,
             metadata=texts(meta or (), "--meta"),
             engine=settings_tree(engine_set or ()),
         )

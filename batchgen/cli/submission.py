@@ -19,6 +19,7 @@ class Submission:
     endpoint: str | None = None
     window: str = "24h"
     priority: int = 0
+    ordering: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
 
@@ -28,6 +29,7 @@ class Submission:
             "endpoint": self.endpoint or endpoint or Endpoint.CHAT_COMPLETIONS,
             "completion_window": self.window,
             "priority": self.priority,
+            **({"ordering": self.ordering} if self.ordering is not None else {}),
             **({"model": self.model} if self.model is not None else {}),
             **({"metadata": self.metadata} if self.metadata else {}),
             **({"engine": self.engine} if self.engine else {}),

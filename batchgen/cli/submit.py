@@ -11,6 +11,7 @@ from batchgen.cli.options import (
     Endpoint,
     EngineSet,
     Metadata,
+    Ordering,
     Priority,
     Quiet,
     Window,
@@ -41,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
         endpoint: Endpoint = None,
         window: Window = "24h",
         priority: Priority = 0,
+        ordering: Ordering = None,
         meta: Metadata = None,
         engine_set: EngineSet = None,
         watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch it to its end.")] = False,
@@ -57,6 +59,7 @@ def add_to(app: typer.Typer) -> None:
             endpoint=endpoint,
             window=window,
             priority=priority,
+            ordering=ordering,
             metadata=texts(meta or (), "--meta"),
             engine=settings_tree(engine_set or ()),
         )

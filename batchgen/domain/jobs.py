@@ -36,6 +36,13 @@ class Section(StrEnum):
     ERROR = "error"
 
 
+class Ordering(StrEnum):
+    """In which order a job's lines run; its results are in the order of the input either way."""
+
+    PREFIX = "prefix"
+    INPUT = "input"
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """An API key without its secret."""
@@ -150,6 +157,7 @@ class Job:
     counts: Counts = field(default_factory=Counts)
     usage: Usage = field(default_factory=Usage)
     metrics: Mapping[str, Any] | None = None
+    ordering: Ordering = Ordering.PREFIX
 
     @property
     def all_failed(self) -> bool:
@@ -188,6 +196,8 @@ class ClaimedShard:
     input_key: str
     engine_spec: Mapping[str, Any]
     engine_fingerprint: str
+    priority: int = 0
+    ordering: Ordering = Ordering.PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,8 @@ class SegmentDraft:
     """What a holder writes at a checkpoint: where the object lies and what is in it.
 
     `output_indexes` and `error_indexes` are request indexes, in the order of the lines in the
-    object.
+    object. `session_ids` are those of the sessions in which any of its lines ran: an engine may be
+    replaced within a segment, and a final one gathers what several workers did.
     """
 
     object_key: str
@@ -206,7 +217,7 @@ class SegmentDraft:
     error_bytes: int
     sha256: str
     usage: Usage
-    session_id: SessionId | None = None
+    session_ids: tuple[SessionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +268,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class EngineSession:
-    """One engine loaded on one device."""
+    """One engine loaded on one device.
+
+    `monotonic_ns` is what the clock of the timings said at `started_at`, and `boot_id` names that
+    clock; both None where they were not noted.
+    """
 
     id: SessionId
     device_id: DeviceId
@@ -267,3 +282,5 @@ class EngineSession:
     started_at: datetime
     ended_at: datetime | None
     end_reason: str | None
+    boot_id: str | None = None
+    monotonic_ns: int | None = None

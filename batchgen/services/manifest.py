@@ -26,6 +26,7 @@ def manifest(database: Database, job_id: JobId, project: Project) -> dict[str, A
         "model": job.model,
         "model_id": job.model_id,
         "overrides": dict(job.overrides),
+        "ordering": job.ordering,
         "engine_requested": job.engine_spec,
         "engine_fingerprint": job.engine_fingerprint,
         "workload_sha256": source,

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict, InvalidRequest
 from batchgen.domain.ids import FileId, JobId, Project, new_job_id
-from batchgen.domain.jobs import Job
+from batchgen.domain.jobs import Job, Ordering
 from batchgen.domain.requests import Endpoint
 from batchgen.domain.window import window_seconds
 from batchgen.services.models import resolve
@@ -36,6 +36,7 @@ class Submission:
     completion_window: str = "24h"
     metadata: Mapping[str, str] | None = None
     priority: int = 0
+    ordering: Ordering = Ordering.PREFIX
     output_expires_after_s: int | None = None
     idempotency_key: str | None = None
 
@@ -93,6 +94,7 @@ def _insert_or_find(database: Database, asked: Submission, window_s: int, reques
             completion_window=asked.completion_window,
             window_s=window_s,
             priority=asked.priority,
+            ordering=asked.ordering,
             output_expires_after_s=asked.output_expires_after_s,
             idempotency_key=asked.idempotency_key,
             request_hash=request_hash,
@@ -125,4 +127,6 @@ def _check(asked: Submission) -> None:
 def _hash(asked: Submission) -> str:
     body = asdict(asked)
     del body["idempotency_key"]
+    if asked.ordering is Ordering.PREFIX:
+        del body["ordering"]  # Keys stay good that came before a job could say it.
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

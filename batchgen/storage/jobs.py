@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, and_, func, or_, select, text, update
 
 from batchgen.domain.errors import Conflict, NotFound
 from batchgen.domain.ids import FileId, JobId, ModelId, Project
-from batchgen.domain.jobs import Counts, Fault, Job, Usage
+from batchgen.domain.jobs import Counts, Fault, Job, Ordering, Usage
 from batchgen.domain.states import (
     TERMINAL_JOB_STATES,
     JobEvent,
@@ -47,6 +47,7 @@ def insert(
     completion_window: str,
     window_s: int,
     priority: int,
+    ordering: Ordering,
     output_expires_after_s: int | None,
     idempotency_key: str | None,
     request_hash: str,
@@ -67,6 +68,7 @@ def insert(
             completion_window=completion_window,
             expires_at=func.now() + text(f"interval '{int(window_s)} seconds'"),
             priority=priority,
+            ordering=ordering,
             output_expires_after_s=output_expires_after_s,
             idempotency_key=idempotency_key,
             request_hash=request_hash,
@@ -343,4 +345,5 @@ def _job(row: Row[Any]) -> Job:
         counts=Counts(row.n_total, row.n_completed, row.n_failed),
         usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
         metrics=row.metrics,
+        ordering=Ordering(row.ordering),
     )

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from batchgen.domain.errors import Conflict, LostLease
 from batchgen.domain.ids import JobId, LeaseToken, ShardId
-from batchgen.domain.jobs import ClaimedShard, SegmentDraft, ShardPlan
+from batchgen.domain.jobs import ClaimedShard, Ordering, SegmentDraft, ShardPlan
 from batchgen.domain.states import CLAIMABLE_JOB_STATES, JobEvent, JobState, ShardState
 from batchgen.storage import jobs as job_queries
 from batchgen.storage.instants import from_now
@@ -117,6 +117,8 @@ def claim(
         input_key=best.input_key,
         engine_spec=best.engine_spec,
         engine_fingerprint=best.engine_fingerprint,
+        priority=best.priority,
+        ordering=Ordering(best.ordering),
     )
 
 
@@ -312,6 +314,7 @@ def _best(
         jobs.c.project,
         jobs.c.state,
         jobs.c.priority,
+        jobs.c.ordering,
         jobs.c.endpoint,
         jobs.c.model,
         jobs.c.input_key,
@@ -394,6 +397,6 @@ def _insert_segment(
             input_tokens=draft.usage.input_tokens,
             cached_tokens=draft.usage.cached_tokens,
             output_tokens=draft.usage.output_tokens,
-            session_id=draft.session_id,
+            session_ids=list(draft.session_ids),
         )
     )

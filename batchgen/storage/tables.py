@@ -1,5 +1,8 @@
 """The declared schema. The database repeats the domain's invariants as constraints."""
 
+from collections.abc import Iterable
+from enum import StrEnum
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -19,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
+from batchgen.domain.checks import ENDED_CHECK_STATES, CheckState
 from batchgen.domain.states import TERMINAL_JOB_STATES, JobState, ShardState
 
 metadata = MetaData(
@@ -34,7 +38,7 @@ metadata = MetaData(
 _NOW = text("now()")
 
 
-def _one_of(column: str, values: type[JobState] | type[ShardState] | frozenset[JobState]) -> str:
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
     listed = ", ".join(f"'{v.value}'" for v in sorted(values, key=lambda v: v.value))
     return f"{column} IN ({listed})"
 
@@ -135,6 +139,7 @@ jobs = Table(
     Column("metadata", JSONB),
     Column("completion_window", Text, nullable=False),
     Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("ordering", Text, nullable=False, server_default=text("'prefix'")),
     _created(),
     _when("in_progress_at"),
     _when("expires_at", null=False),
@@ -161,6 +166,7 @@ jobs = Table(
     Column("control_attempts", Integer, nullable=False, server_default=text("0")),
     CheckConstraint("kind IN ('generation')", "kind"),
     CheckConstraint(_one_of("state", JobState), "state"),
+    CheckConstraint("ordering IN ('input', 'prefix')", "ordering"),
     UniqueConstraint("project", "idempotency_key"),
     CheckConstraint(
         f"{_one_of('state', _ENGINELESS)} OR engine_fingerprint IS NOT NULL", "engine_pinned"
@@ -237,7 +243,8 @@ segments = Table(
     Column("input_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
-    Column("session_id", Text, ForeignKey("sessions.id")),
+    # The sessions in which its lines ran: an engine may be replaced within a segment.
+    Column("session_ids", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     _created(),
     CheckConstraint("n_completed = cardinality(output_indexes)", "n_completed"),
     CheckConstraint("n_failed = cardinality(error_indexes)", "n_failed"),
@@ -285,11 +292,55 @@ sessions = Table(
     Column("spec", JSONB, nullable=False),
     Column("applied", JSONB, nullable=False),
     Column("load_s", Float, nullable=False),
+    # The clock of the timings: which boot of which machine's, and what it said at `started_at`.
+    Column("boot_id", Text),
+    Column("monotonic_ns", BigInteger),
     Column("stats", JSONB),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     _when("ended_at"),
     Column("end_reason", Text),
     CheckConstraint("(ended_at IS NULL) = (end_reason IS NULL)", "ended"),
+)
+
+model_checks = Table(
+    "model_checks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("model_id", Text, ForeignKey("models.id"), nullable=False),
+    Column("engine_spec", JSONB, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("device", Text),
+    Column("prompt", Text, nullable=False),
+    Column("max_tokens", Integer, nullable=False),
+    Column("wait_s", Float, nullable=False),
+    Column("warnings", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("state", Text, nullable=False),
+    Column("lease_token", UUID(as_uuid=True)),
+    _when("lease_until"),
+    Column("holder", Text),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("report", JSONB),
+    Column("reason", Text),
+    _created(),
+    _when("expires_at", null=False),
+    _when("ended_at"),
+    CheckConstraint(_one_of("state", CheckState), "state"),
+    CheckConstraint("(state = 'running') = (lease_token IS NOT NULL)", "lease_token"),
+    CheckConstraint("(state = 'running') = (lease_until IS NOT NULL)", "lease_until"),
+    CheckConstraint(
+        f"({_one_of('state', ENDED_CHECK_STATES)}) = (ended_at IS NOT NULL)", "ended_at"
+    ),
+    CheckConstraint("(state = 'passed') = (report IS NOT NULL)", "report"),
+    CheckConstraint("(state IN ('failed', 'expired')) = (reason IS NOT NULL)", "reason"),
+    CheckConstraint("max_tokens >= 1", "max_tokens"),
+    Index(
+        "ix_model_checks_open",
+        "pool",
+        "created_at",
+        postgresql_where=text("state IN ('waiting', 'running')"),
+    ),
 )
 
 job_events = Table(
@@ -301,4 +352,49 @@ job_events = Table(
     Column("event", Text, nullable=False),
     Column("data", JSONB, nullable=False, server_default=text("'{}'")),
     Index("ix_job_events_job", "job_id", "id"),
+)
+
+# Entries of directories of compiled models; `root_id` is a directory's own name for itself, the same
+# for all hosts that mount it.
+compile_caches = Table(
+    "compile_caches",
+    metadata,
+    Column("root_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("root_path", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("identity", JSONB, nullable=False),
+    Column("model_path", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("n_files", Integer, nullable=False, server_default=text("0")),
+    _created(),
+    Column("last_used_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Column("used_by", Text),
+    Column("writer", Text),
+    Column("writer_token", UUID(as_uuid=True)),
+    Column("writer_deed", Text),
+    _when("writer_until"),
+    _when("doomed_at"),
+    CheckConstraint("state IN ('empty', 'usable', 'rejected', 'quarantined')", "state"),
+    CheckConstraint("(state IN ('rejected', 'quarantined')) = (reason IS NOT NULL)", "reason"),
+    CheckConstraint("bytes >= 0 AND n_files >= 0", "sizes"),
+    CheckConstraint("(writer_token IS NULL) = (writer_until IS NULL)", "writer_until"),
+    CheckConstraint("(writer_token IS NULL) = (writer IS NULL)", "writer"),
+    CheckConstraint("(writer_token IS NULL) = (writer_deed IS NULL)", "writer_deed"),
+    CheckConstraint("writer_deed IN ('compile', 'remove')", "deed"),
+)
+
+# What each device's engine was last compiled for, and the entry that it holds now (none: name NULL).
+compile_cache_uses = Table(
+    "compile_cache_uses",
+    metadata,
+    Column("device_id", Text, ForeignKey("devices.id"), primary_key=True),
+    Column("root_id", Text, nullable=False),
+    Column("name", Text),
+    Column("identity", JSONB, nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False, server_default=_NOW),
+    Index("ix_compile_cache_uses_entry", "root_id", "name"),
 )

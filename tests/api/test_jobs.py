@@ -28,6 +28,7 @@ def test_a_job_says_all_of_itself(user: httpx.Client, body: dict[str, Any]) -> N
         "metadata": {"a": "b"},
         "engine": {"max_num_seqs": 4},
         "completion_window": "2h",
+        "ordering": "input",
     }
     job = user.post("/v1/jobs", json=asked).json()
     assert (job["object"], job["kind"], job["state"]) == ("job", "generation", "validating")
@@ -35,8 +36,20 @@ def test_a_job_says_all_of_itself(user: httpx.Client, body: dict[str, Any]) -> N
     assert (job["engine"], job["all_failed"], job["faults"]) == ({"max_num_seqs": 4}, False, [])
     assert job["counts"] == {"total": 0, "completed": 0, "failed": 0, "open": 0}
     assert job["expires_at"] == job["created_at"] + 7_200
+    assert job["ordering"] == "input"
     assert user.get(f"/v1/jobs/{job['id']}").json() == job
     assert user.get(f"/v1/batches/{job['id']}").json()["id"] == job["id"]
+
+
+def test_lines_are_put_in_order_unless_the_job_forbids_it(
+    user: httpx.Client, body: dict[str, Any]
+) -> None:
+    plain = user.post("/v1/jobs", json=body, headers=keyed("k")).json()
+    assert plain["ordering"] == "prefix"
+    assert user.get(f"/v1/jobs/{plain['id']}/manifest").json()["ordering"] == "prefix"
+    asked = body | {"ordering": "input"}
+    assert user.post("/v1/jobs", json=asked, headers=keyed("k")).status_code == 409
+    assert user.post("/v1/jobs", json=body | {"ordering": "shuffled"}).status_code == 400
 
 
 def test_fifty_at_once_with_one_key_make_one_job(user: httpx.Client, body: dict[str, Any]) -> None:
