@@ -10,6 +10,7 @@ KeyId = NewType("KeyId", str)
 ModelId = NewType("ModelId", str)
 DeviceId = NewType("DeviceId", str)
 SessionId = NewType("SessionId", str)
+CheckId = NewType("CheckId", str)
 ShardId = NewType("ShardId", int)
 SegmentId = NewType("SegmentId", int)
 LeaseToken = NewType("LeaseToken", uuid.UUID)
@@ -39,6 +40,10 @@ def new_model_id() -> ModelId:
 
 def new_session_id() -> SessionId:
     return SessionId(f"session_{_random()}")
+
+
+def new_check_id() -> CheckId:
+    return CheckId(f"check_{_random()}")
 
 
 def new_lease_token() -> LeaseToken:
