@@ -92,6 +92,15 @@ class Settings(BaseSettings):
     """A loaded engine without work for so long is unloaded."""
     engine_switch_s: float = Field(default=60.0, ge=0)
     """A session keeps to jobs of the engine that it has loaded for so long, then takes any."""
+    cache_dir: Path | None = None
+    """Compiled models are kept here, for hosts that mount it together, too. It must exist. Default:
+    cache/openvino in the data directory."""
+    cache_wait_s: float = Field(default=600.0, ge=0)
+    """While another worker compiles the same model a load waits for so long, then goes on without
+    the cache."""
+    cache_max_bytes: int = Field(default=50 * 2**30, ge=0)
+    """Beyond this size of a cache directory what was not used for longest is removed. 0: no
+    limit."""
     host_command: str = ""
     """The command that starts an engine host, for an engine in an environment of its own. Empty:
     this environment's Python."""
@@ -132,6 +141,11 @@ class Settings(BaseSettings):
     @cached_property
     def log_dir(self) -> Path:
         return self.data_dir / "logs"
+
+    @cached_property
+    def cache_root(self) -> Path:
+        """The directory of compiled models."""
+        return self.cache_dir or self.data_dir / "cache" / "openvino"
 
     @cached_property
     def store(self) -> str:
