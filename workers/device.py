@@ -180,7 +180,7 @@ class DeviceWorker:
         while (line := work.next_line()) is not None:
             work.add(failed_record(line, failed))
         try:
-            work.checkpoint(None)
+            work.checkpoint()
         except LostLease:
             return
         with self._context.database.unit_of_work() as tx:

@@ -10,6 +10,7 @@ import structlog
 
 from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.errors import InvalidRequest
+from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
 from batchgen.domain.outcomes import Failed, Generation
 from batchgen.domain.requests import GenerationRequest, SamplingParams
@@ -39,10 +40,18 @@ class Prepared:
 class Preparer:
     """Knows the tokenizer, the template and the limits of one loaded engine."""
 
-    def __init__(self, spec: EngineSpec, applied: Applied, *, max_output_tokens: int) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        applied: Applied,
+        *,
+        max_output_tokens: int,
+        session_id: SessionId | None = None,
+    ) -> None:
         self._spec = spec
         self._max_model_len = applied.max_model_len
         self._max_output_tokens = max_output_tokens
+        self._session_id = session_id
         self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
 
     def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
@@ -109,7 +118,7 @@ class Preparer:
             fingerprint=shard.engine_fingerprint,
         )
         usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out)
-        timing = openai.timing_line(prepared.request, decoded)
+        timing = openai.timing_line(prepared.request, decoded, self._session_id)
         return Record(prepared.request.index, line, timing), usage
 
     def _token_bytes(self, token_id: int) -> bytes:

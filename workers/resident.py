@@ -2,12 +2,14 @@
 
 import contextlib
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from batchgen.domain.clock import boot_id
 from batchgen.domain.errors import EngineError, Unavailable
 from batchgen.domain.ids import DeviceId, SessionId, new_session_id
 from batchgen.engines.client import HOST_COMMAND, EngineClient
@@ -89,14 +91,20 @@ class Resident:
                 )
                 undo.callback(client.close)
                 applied = client.load(bound, settings.load_timeout_s, while_waiting)
-                preparer = Preparer(bound, applied, max_output_tokens=settings.max_output_tokens)
-                self._open_session(bound, fingerprint, applied)
+                session_id = new_session_id()
+                preparer = Preparer(
+                    bound,
+                    applied,
+                    max_output_tokens=settings.max_output_tokens,
+                    session_id=session_id,
+                )
+                self._open_session(session_id, bound, fingerprint, applied)
             except EngineError as error:
                 self.note_failure(fingerprint, str(error))
                 raise
             undo.pop_all()
         self.client, self.applied, self.preparer = client, applied, preparer
-        self.fingerprint, self._spec = fingerprint, spec
+        self.fingerprint, self._spec, self.session_id = fingerprint, spec, session_id
         self.submitted = 0
 
     def reload(self, reason: str, while_waiting: Callable[[], None]) -> None:
@@ -121,8 +129,9 @@ class Resident:
             with contextlib.suppress(Unavailable), self._context.database.unit_of_work() as tx:
                 devices.close_session(tx, session_id, reason, counted)
 
-    def _open_session(self, bound: EngineSpec, fingerprint: str, applied: Applied) -> None:
-        session_id = new_session_id()
+    def _open_session(
+        self, session_id: SessionId, bound: EngineSpec, fingerprint: str, applied: Applied
+    ) -> None:
         with self._context.database.unit_of_work() as tx:
             devices.open_session(
                 tx,
@@ -132,8 +141,9 @@ class Resident:
                 spec=encode_spec(bound),
                 applied=msgspec.to_builtins(applied),
                 load_s=applied.load_s,
+                boot_id=boot_id(),
+                monotonic_ns=time.monotonic_ns(),
             )
-        self.session_id = session_id
 
     def note_failure(self, fingerprint: str, message: str) -> None:
         """This engine cannot be loaded, or is of no use once it is."""

@@ -38,6 +38,10 @@ _LINES_A_TURN = 128
 # With so many finished shards that could not be written down, no other is claimed.
 _UNWRITTEN = 4
 _TICK_S = 0.25
+# After a turn in which few requests ended the engine is not heard for so long: its spare queue
+# lasts, and on a CPU device this process computes with the cores that the engine wants.
+_FEW_ENDED = 4
+_LULL_S = 0.015
 _LOOK_FOR_WORK_S = 1.0
 _DATABASE_REST_S = 0.5
 
@@ -70,6 +74,8 @@ class Session:
         self._doing = "serving"
         self._why: str | None = None
         self._more_to_feed = True
+        self._notified = True
+        self._ended = 0
         self._suspicions: Suspicions[Key] = Suspicions(
             resident.applied.max_live if resident.applied is not None else 1
         )
@@ -241,13 +247,19 @@ class Session:
         now = self._clock.monotonic()
         checkpoint = max(self._next_checkpoint, self._write_after)
         due = min(self._next_heartbeat, checkpoint, now + _TICK_S)
-        select.select(heard, [engine] if engine.wants_write else [], [], max(due - now, 0.0))
+        writing = [engine] if engine.wants_write else []
+        if not writing and self._ended < _FEW_ENDED:
+            select.select(heard[1:], [], [], min(max(due - now, 0.0), _LULL_S))
+        readable, _, _ = select.select(heard, writing, [], max(due - now, 0.0))
+        self._notified = listener in readable
 
     def _collect(self, timeout_s: float = 0.0) -> None:
+        self._ended = 0
         for event in self._engine().poll(timeout_s):
             if isinstance(event, Outputs):
                 ended = [self._live[f.id].key for f in event.finished if f.id in self._live]
                 self._suspicions.finished(ended)
+                self._ended += len(ended)
                 for finished in event.finished:
                     self._take(finished)
             elif isinstance(event, Progress):
@@ -262,9 +274,10 @@ class Session:
         match finished.result:
             case Generation() as generation if preparer is not None:
                 record, usage = preparer.output(item.work.claimed, item.prepared, generation)
-                item.work.add(record, usage)
+                item.work.add(record, usage, self._resident.session_id)
             case Failed() as failed:
-                item.work.add(failed_record(item.line, failed))
+                record = failed_record(item.line, failed)
+                item.work.add(record, session_id=self._resident.session_id)
             case _:
                 self._ready.append(item)
 
@@ -283,7 +296,7 @@ class Session:
 
     def _write(self, work: ShardWork) -> None:
         try:
-            work.checkpoint(self._resident.session_id)
+            work.checkpoint()
         except LostLease:
             self._forget(work)
         except Unavailable:
@@ -305,6 +318,9 @@ class Session:
     # Leases
 
     def _listen(self) -> None:
+        if not self._notified:
+            return
+        self._notified = False
         held = {work.claimed.job_id for work in self._works.values()}
         for channel, payload in self._record.listener.drain():
             if channel == WORK_CHANNEL:

@@ -33,8 +33,10 @@ class ShardWork:
             strikes = suspects.strikes(tx, [claimed.id])
         self.strikes: dict[int, int] = {index: n for (_, index), n in strikes.items()}
         self._records, self._usage = records.read(store, earlier)
+        self._sessions = records.sessions(earlier)
         self._fresh: list[Record] = []
         self._fresh_usage = Usage()
+        self._fresh_sessions: set[SessionId] = set()
         self._n_tries = 0
         self._unsure: list[str] = []
         self._lines = self._open_lines(self._input())
@@ -59,33 +61,42 @@ class ShardWork:
         self.exhausted = line is None
         return line
 
-    def add(self, record: Record, usage: Usage | None = None) -> None:
-        """The terminal record of a line; the first one wins."""
+    def add(
+        self, record: Record, usage: Usage | None = None, session_id: SessionId | None = None
+    ) -> None:
+        """The terminal record of a line, and the session in which it ran; the first one wins."""
         if record.index in self._records:
             return
         self._records[record.index] = record
         self._fresh.append(record)
         if usage is not None:
             self._fresh_usage = records.add(self._fresh_usage, usage)
+        if session_id is not None:
+            self._fresh_sessions.add(session_id)
 
-    def checkpoint(self, session_id: SessionId | None) -> None:
+    def checkpoint(self) -> None:
         """Write down what is new; finishes the shard when it is complete."""
         if self.complete:
-            self._finish(session_id)
+            self._finish()
         elif self._fresh:
             # The key is used for this try only: the commit of an earlier one may have come through
             # although its answer was lost, and its object is then what a row refers to.
             key = self._next_key()
-            draft = records.write(self._store, key, self._fresh, self._fresh_usage, session_id)
+            draft = records.write(
+                self._store, key, self._fresh, self._fresh_usage, self._fresh_sessions
+            )
             unsure, self._unsure = self._unsure, [*self._unsure, key]
             with self._database.unit_of_work() as tx:
                 shards.checkpoint(tx, self.claimed, draft, instead_of=unsure)
             self._note_written()
 
-    def _finish(self, session_id: SessionId | None) -> None:
-        whole = records.add(self._usage, self._fresh_usage)
+    def _finish(self) -> None:
         draft = records.write(
-            self._store, self._next_key(), self._records.values(), whole, session_id
+            self._store,
+            self._next_key(),
+            self._records.values(),
+            records.add(self._usage, self._fresh_usage),
+            self._sessions | self._fresh_sessions,
         )
         with self._database.unit_of_work() as tx:
             replaced = shards.finish(tx, self.claimed, draft)
@@ -101,7 +112,9 @@ class ShardWork:
     def _note_written(self) -> None:
         # Only after the commit: a write that failed is tried again with the same records.
         self._usage = records.add(self._usage, self._fresh_usage)
+        self._sessions |= self._fresh_sessions
         self._fresh, self._fresh_usage, self._unsure = [], Usage(), []
+        self._fresh_sessions = set()
 
     def _input(self) -> bytes:
         """The shard's bytes; none where they are lost, and its open lines end as errors."""

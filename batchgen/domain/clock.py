@@ -1,8 +1,22 @@
 """Time as something to ask for, so that tests can move it."""
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str | None:
+    """Which start of which machine this is: monotonic times of one boot only can be compared. None
+    where the system does not tell.
+    """
+    with suppress(OSError):
+        return _BOOT_ID.read_text().strip() or None
+    return None
 
 
 class Clock(Protocol):

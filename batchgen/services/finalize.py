@@ -117,8 +117,8 @@ class _Closing:
             if index not in found:
                 found[index] = records.Record(index, cut_line(names.get(index), cut))
         key = records.object_key(self.job_id, plan.seq, self.token, 0)
-        # What the shard has of results keeps its origin: the manifest goes by it.
-        made_by = next((s.draft.session_id for s in reversed(earlier) if s.draft.session_id), None)
+        # What the shard has of results keeps its origin: manifest and metrics go by it.
+        made_by = records.sessions(earlier)
         draft = records.write(self.store, key, found.values(), usage, made_by)
         try:
             with self.database.unit_of_work() as tx:

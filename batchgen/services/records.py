@@ -56,9 +56,12 @@ def write(
     key: str,
     records: Iterable[Record],
     usage: Usage,
-    session_id: SessionId | None = None,
+    session_ids: Iterable[SessionId] = (),
 ) -> SegmentDraft:
-    """Put the records, in the order of their indexes, under `key`; durable when it returns."""
+    """Put the records, in the order of their indexes, under `key`; durable when it returns.
+
+    `session_ids`: the sessions in which they ran.
+    """
     ordered = sorted(records, key=lambda record: record.index)
     done = [record for record in ordered if record.timing is not None]
     failed = [record for record in ordered if record.timing is None]
@@ -75,7 +78,7 @@ def write(
         error_bytes=len(errors),
         sha256=stored.sha256,
         usage=usage,
-        session_id=session_id,
+        session_ids=tuple(sorted(set(session_ids))),
     )
 
 
@@ -104,6 +107,11 @@ def read(store: ObjectStore, segments: Iterable[Segment]) -> tuple[dict[int, Rec
         for index, line in zip(draft.error_indexes, lines[Section.ERROR], strict=True):
             records[index] = Record(index, line)
     return records, usage
+
+
+def sessions(segments: Iterable[Segment]) -> set[SessionId]:
+    """The sessions in which these segments' lines ran."""
+    return {session_id for segment in segments for session_id in segment.draft.session_ids}
 
 
 def digest(parts: Mapping[str, str]) -> str:

@@ -132,7 +132,10 @@ def open_session(
     spec: Mapping[str, Any],
     applied: Mapping[str, Any],
     load_s: float,
+    boot_id: str | None,
+    monotonic_ns: int,
 ) -> None:
+    """`monotonic_ns` is the machine's monotonic clock now, `boot_id` names that clock."""
     tx.execute(
         sessions.insert().values(
             id=session_id,
@@ -141,6 +144,8 @@ def open_session(
             spec=dict(spec),
             applied=dict(applied),
             load_s=load_s,
+            boot_id=boot_id,
+            monotonic_ns=monotonic_ns,
         )
     )
 
@@ -168,7 +173,7 @@ def close_sessions_of(tx: Connection, device_id: DeviceId, reason: str) -> None:
 
 def sessions_of_job(tx: Connection, job_id: JobId) -> list[EngineSession]:
     """The sessions that produced any of the job's segments, oldest first."""
-    used = select(segments.c.session_id).where(segments.c.job_id == job_id).distinct()
+    used = select(func.unnest(segments.c.session_ids)).where(segments.c.job_id == job_id).distinct()
     rows = tx.execute(
         select(sessions).where(sessions.c.id.in_(used)).order_by(sessions.c.started_at)
     )
@@ -182,6 +187,8 @@ def sessions_of_job(tx: Connection, job_id: JobId) -> list[EngineSession]:
             started_at=row.started_at,
             ended_at=row.ended_at,
             end_reason=row.end_reason,
+            boot_id=row.boot_id,
+            monotonic_ns=row.monotonic_ns,
         )
         for row in rows
     ]

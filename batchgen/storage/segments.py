@@ -117,7 +117,7 @@ def _segments(tx: Connection, query: Select[Any]) -> list[Segment]:
                 error_bytes=row.error_bytes,
                 sha256=row.sha256,
                 usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
-                session_id=row.session_id,
+                session_ids=tuple(row.session_ids),
             ),
         )
         for row in tx.execute(query)

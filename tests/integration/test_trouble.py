@@ -70,7 +70,7 @@ def finish_with_errors(house: House, claimed: ClaimedShard) -> None:
     work = ShardWork(house.database, house.store, claimed)
     while (line := work.next_line()) is not None:
         work.add(failed_record(line, Failed(500, "x", "x")))
-    work.checkpoint(None)
+    work.checkpoint()
 
 
 def is_all_leased(house: House, job_id: JobId) -> bool:
@@ -127,7 +127,7 @@ def test_what_a_retry_writes_at_once_is_no_orphan_of_the_end_before(house: House
         line = work.next_line()
         assert line is not None
         work.add(failed_record(line, Failed(500, "x", "x")))
-        work.checkpoint(None)
+        work.checkpoint()
 
     store.before_list = run_again
     finalize.run_once(house.database, store, house.settings, job.id)
@@ -155,10 +155,10 @@ def test_a_checkpoint_whose_commit_went_unheard_is_written_once(
     add_one()
     watched.after = answer_is_lost
     with pytest.raises(Unavailable):
-        work.checkpoint(None)
+        work.checkpoint()
     watched.after = lambda: None
     add_one()
-    work.checkpoint(None)
+    work.checkpoint()
     assert house.job(job.id).counts.failed == 2
     again = ShardWork(house.database, house.store, work.claimed)
     assert [again.has_record(i) for i in range(3)] == [True, True, False]
@@ -338,7 +338,7 @@ def test_lines_of_a_lost_checkpoint_run_again(house: House) -> None:
     line = work.next_line()
     assert line is not None
     work.add(failed_record(line, Failed(500, "x", "x")))
-    work.checkpoint(None)
+    work.checkpoint()
     with house.database.unit_of_work() as tx:
         (key,) = segments.referenced_keys(tx, job.id)
         shards.release(tx, [held.token])

@@ -20,7 +20,9 @@ _S, _MS = 1_000_000_000, 1_000_000
 
 
 class TimingRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """One line of a segment's timings. `finish_reason` is `length` where any choice ended so."""
+    """One line of a segment's timings. `finish_reason` is `length` where any choice ended so;
+    `session` is the engine session it ran in, whose clock the times are of.
+    """
 
     custom_id: str
     index: int
@@ -43,14 +45,19 @@ class TimingRecord(msgspec.Struct, kw_only=True, frozen=True):
     e2e_s: float | None
     norm_latency: float | None
     finish_reason: str
+    session: str | None = None
 
 
-def timing_line(request: GenerationRequest, generation: Generation) -> bytes:
+def timing_line(
+    request: GenerationRequest, generation: Generation, session: str | None = None
+) -> bytes:
     """The timing line of a completed request, ending in a newline."""
-    return encode_line(timing_record(request, generation))
+    return encode_line(timing_record(request, generation, session))
 
 
-def timing_record(request: GenerationRequest, generation: Generation) -> TimingRecord:
+def timing_record(
+    request: GenerationRequest, generation: Generation, session: str | None = None
+) -> TimingRecord:
     """A completed request's times and what follows from them."""
     t, n_out = generation.timings, generation.n_out
     ttft_ns = _between(t.t_adm, t.t_first)
@@ -81,6 +88,7 @@ def timing_record(request: GenerationRequest, generation: Generation) -> TimingR
         e2e_s=_over(e2e_ns, _S),
         norm_latency=e2e_ns / _S / n_out if e2e_ns is not None and n_out else None,
         finish_reason=(FinishReason.LENGTH if hit_limit else FinishReason.STOP).value,
+        session=session,
     )
 
 

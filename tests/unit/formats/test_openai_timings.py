@@ -24,7 +24,7 @@ def timing(
 ) -> dict[str, Any]:
     choices = tuple(Choice((), reason, "") for reason in finished)
     made = Generation(choices, 100, n_cached, n_out, times, **more)
-    found = json.loads(timing_line(REQUEST, made))
+    found = json.loads(timing_line(REQUEST, made, "sess_1"))
     assert isinstance(found, dict)
     return found
 
@@ -53,6 +53,7 @@ def test_every_definition_of_the_contract() -> None:
         "e2e_s": 1.1,
         "norm_latency": 0.1,
         "finish_reason": "stop",
+        "session": "sess_1",
     }
 
 
