@@ -38,10 +38,6 @@ _LINES_A_TURN = 128
 # With so many finished shards that could not be written down, no other is claimed.
 _UNWRITTEN = 4
 _TICK_S = 0.25
-# After a turn in which few requests ended the engine is not heard for so long: its spare queue
-# lasts, and on a CPU device this process computes with the cores that the engine wants.
-_FEW_ENDED = 4
-_LULL_S = 0.015
 _LOOK_FOR_WORK_S = 1.0
 _DATABASE_REST_S = 0.5
 
@@ -75,7 +71,6 @@ class Session:
         self._why: str | None = None
         self._more_to_feed = True
         self._notified = True
-        self._ended = 0
         self._suspicions: Suspicions[Key] = Suspicions(
             resident.applied.max_live if resident.applied is not None else 1
         )
@@ -248,18 +243,14 @@ class Session:
         checkpoint = max(self._next_checkpoint, self._write_after)
         due = min(self._next_heartbeat, checkpoint, now + _TICK_S)
         writing = [engine] if engine.wants_write else []
-        if not writing and self._ended < _FEW_ENDED:
-            select.select(heard[1:], [], [], min(max(due - now, 0.0), _LULL_S))
         readable, _, _ = select.select(heard, writing, [], max(due - now, 0.0))
         self._notified = listener in readable
 
     def _collect(self, timeout_s: float = 0.0) -> None:
-        self._ended = 0
         for event in self._engine().poll(timeout_s):
             if isinstance(event, Outputs):
                 ended = [self._live[f.id].key for f in event.finished if f.id in self._live]
                 self._suspicions.finished(ended)
-                self._ended += len(ended)
                 for finished in event.finished:
                     self._take(finished)
             elif isinstance(event, Progress):

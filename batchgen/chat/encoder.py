@@ -88,8 +88,7 @@ class PromptEncoder:
         return ids
 
     def _control_tokens(self, ids: Sequence[int]) -> int:
-        control = self._control_ids
-        return sum(id_ in control for id_ in ids)
+        return sum(map(self._control_ids.__contains__, ids))
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:

@@ -1,6 +1,6 @@
 """What the platform costs: output tokens a second through it, against a bare add_request/step loop.
 
-    python -m tests.perf.overhead [--pairs 30] [--requests 400] [--in-flight 32]
+    python -m tests.perf.overhead [--pairs 12] [--requests 2000] [--in-flight 32]
 
 Both run the demo target on the openvino engine with the same requests, scheduler settings and
 number of requests in flight, each in a process that stays loaded; one warm-up run each, then pairs
@@ -9,8 +9,8 @@ on both sides. The bare loop knows the token ids beforehand; the platform reads,
 decodes, checkpoints and serves meanwhile.
 
 Walls are at the mercy of whoever else uses the machine: on a shared one the same loop differs by
-half from one run to the next. So there are many short pairs, and the median comes with its 90 %
-interval (percentile bootstrap). The engine process's own CPU seconds a run are compared as well:
+half from one run to the next. So there are many pairs, and the median comes with its 90 % interval
+(percentile bootstrap). The engine process's own CPU seconds a run are compared as well:
 what the host does besides stepping shows there.
 """
 
@@ -36,13 +36,13 @@ import batchgen.demo
 from batchgen.chat.encoder import PromptEncoder
 from batchgen.client import Client
 from batchgen.client.upload import Upload
+from batchgen.demo.orders import batch_line, held_out
 from batchgen.domain.requests import ChatPrompt
 from batchgen.local.credentials import read_credentials
 from batchgen.local.detached import down, up_detached
 from batchgen.settings import Settings
 
 BAR, AIM = 0.95, 0.98
-ORDERS = Path(__file__).parents[2] / "examples" / "orders-500.jsonl"
 MODEL = Path(batchgen.demo.__file__).parent / "models" / "orders-qwen3-2m-ov"
 SCHEDULER = {"max_num_batched_tokens": 2048, "num_kv_blocks": 2048, "enable_prefix_caching": True}
 
@@ -163,11 +163,14 @@ def prompts(lines: list[bytes]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--in-flight", type=int, default=32)
     asked = parser.parse_args()
-    lines = ORDERS.read_bytes().splitlines(keepends=True)[: asked.requests]
+    lines = [
+        json.dumps(batch_line(example, f"order-{number}")).encode() + b"\n"
+        for number, example in enumerate(held_out(asked.requests))
+    ]
     ratios: list[float] = []
     cpu: list[float] = []
     table = Table(title=f"output tok/s, {len(lines)} orders, {asked.in_flight} in flight")
