@@ -186,7 +186,9 @@ class SimulatedSpec(
 
     It repeats the prompt, a token a step. `step_s` is a step's time with an empty batch,
     `step_s_per_seq` is added for each running sequence, `prefill_tok_s` bounds prefill (0: at
-    once). `path` is a model directory for its tokenizer and template, None is bytes as tokens.
+    once). With `enable_prefix_caching` prompts that begin alike share blocks of the `kv_blocks`,
+    which are not prefilled again while they are there. `path` is a model directory for its
+    tokenizer and template, None is bytes as tokens.
     """
 
     path: str | None = None
@@ -198,6 +200,7 @@ class SimulatedSpec(
     step_s_per_seq: float = 0.0
     prefill_tok_s: float = 0.0
     kv_blocks: int | None = None
+    enable_prefix_caching: bool = False
     default_max_tokens: int = 16
     max_requests_per_process: int | None = None
     rules: list[Rule] = []

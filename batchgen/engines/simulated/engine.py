@@ -23,11 +23,10 @@ from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
+from batchgen.engines.simulated.block_pool import KV_BLOCK_TOKENS, BlockPool, Held
 from batchgen.engines.simulated.refusals import faults, refusal
 from batchgen.engines.simulated.script import Deed, Output, Script, hang
 from batchgen.engines.spec import EngineSpec, SimulatedSpec
-
-KV_BLOCK_TOKENS = 16
 
 
 @dataclass(slots=True)
@@ -36,6 +35,7 @@ class _Live:
     output: Output
     deed: Deed | None
     blocks: int
+    held: Held
     t_enq: int
     t_adm: int = 0
     t_first: int = 0
@@ -61,13 +61,13 @@ class SimulatedEngine:
         self._running: dict[int, _Live] = {}
         self._sequences = 0
         self._due: dict[int, _Due] = {}
-        self._free_blocks: int | None = None
+        self._pool = BlockPool(None)
         self._prefill_tokens = 0
         self._busy_until = 0.0
         self._steps = 0
         self._max_running = 0
-        self._peak_blocks = 0
         self._tokens_in = 0
+        self._tokens_cached = 0
         self._tokens_out = 0
 
     def compile_identity(self, spec: EngineSpec, hashes: str | None) -> CompileIdentity | None:  # noqa: ARG002 - the seam's names
@@ -84,7 +84,8 @@ class SimulatedEngine:
             self._tokenizer = load_tokenizer(Path(spec.path))
         self._script = Script(spec.rules, self._tokenizer)
         time.sleep(spec.load_s)
-        self._spec, self._free_blocks = spec, spec.kv_blocks
+        self._spec = spec
+        self._pool = BlockPool(spec.kv_blocks, caches=spec.enable_prefix_caching)
         return Applied(
             engine="simulated",
             engine_version=__version__,
@@ -152,7 +153,7 @@ class SimulatedEngine:
         return dropped
 
     def stats(self) -> EngineStats:
-        blocks, free = self._spec.kv_blocks, self._free_blocks
+        blocks, pool = self._spec.kv_blocks, self._pool
         return EngineStats(
             steps=self._steps,
             running=self._sequences,
@@ -161,10 +162,10 @@ class SimulatedEngine:
             max_running=self._max_running,
             preemptions=0,
             recomputed_tokens=0,
-            kv_utilisation=None if blocks is None or free is None else (blocks - free) / blocks,
-            kv_utilisation_peak=None if blocks is None else self._peak_blocks / blocks,
+            kv_utilisation=None if blocks is None else pool.used / blocks,
+            kv_utilisation_peak=None if blocks is None else pool.peak / blocks,
             prompt_tokens=self._tokens_in,
-            cached_prompt_tokens=0,
+            cached_prompt_tokens=self._tokens_cached,
             rss_bytes=rss_bytes(),
         )
 
@@ -197,23 +198,21 @@ class SimulatedEngine:
             return kv_capacity(
                 f"The request needs {blocks} KV blocks; the engine has {spec.kv_blocks}."
             )
-        return _Live(request=request, output=output, deed=deed, blocks=blocks, t_enq=now)
+        held = Held((), 0, 0)
+        return _Live(request=request, output=output, deed=deed, blocks=blocks, held=held, t_enq=now)
 
     def _admit(self, live: _Live) -> bool:
         """Its blocks are reserved for its whole output, so nothing is ever preempted."""
         n = live.request.sampling.n
         if self._sequences + n > self._spec.max_num_seqs:
             return False
-        if self._free_blocks is not None:
-            if live.blocks > self._free_blocks:
-                return False
-            self._free_blocks -= live.blocks
-            self._peak_blocks = max(
-                self._peak_blocks, (self._spec.kv_blocks or 0) - self._free_blocks
-            )
+        held = self._pool.take(live.request.prompt_ids, live.blocks)
+        if held is None:
+            return False
+        live.held = held
         self._sequences += n
         self._running[live.request.id] = live
-        self._prefill_tokens += len(live.request.prompt_ids)
+        self._prefill_tokens += len(live.request.prompt_ids) - held.cached_tokens
         live.t_adm = time.monotonic_ns()
         first = self._steps
         last = first + max(0, live.output.steps - 1)
@@ -269,8 +268,7 @@ class SimulatedEngine:
     def _leave(self, live: _Live) -> None:
         del self._running[live.request.id]
         self._sequences -= live.request.sampling.n
-        if self._free_blocks is not None:
-            self._free_blocks += live.blocks
+        self._pool.give_back(live.held)
 
     def _finish(self, live: _Live, now: int) -> Finished:
         self._leave(live)
@@ -281,11 +279,13 @@ class SimulatedEngine:
             logprobs = tuple(TokenLogprob(i, 0.0) for i in output.ids)
         choice = Choice(token_ids=output.ids, finish_reason=output.finish_reason, logprobs=logprobs)
         n_out = n * len(output.ids)
+        n_cached = live.held.cached_tokens
         self._tokens_in += n_in
+        self._tokens_cached += n_cached
         self._tokens_out += n_out
         first = live.t_first if output.ids else None
         timings = Timings(live.t_enq, live.t_adm, first, now if output.ids else None)
         generation = Generation(
-            choices=(choice,) * n, n_in=n_in, n_cached=0, n_out=n_out, timings=timings
+            choices=(choice,) * n, n_in=n_in, n_cached=n_cached, n_out=n_out, timings=timings
         )
         return Finished(id=request.id, generation=generation)

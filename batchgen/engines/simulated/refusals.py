@@ -21,6 +21,8 @@ def faults(spec: SimulatedSpec) -> list[str]:
     wrong = [
         f"{n} must be at least {least}" for n, v, least in numbers if v is not None and v < least
     ]
+    if spec.enable_prefix_caching and spec.kv_blocks is None:
+        wrong.append("enable_prefix_caching needs kv_blocks: what it keeps must have a bound")
     wrong += [
         f"rules[{i}].factor must be over 0" for i, rule in enumerate(spec.rules) if rule.factor <= 0
     ]
