@@ -11,10 +11,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
+# An environment of another Python than PYTHON, or of one that is gone, is made anew.
+OTHER_PYTHON := $(shell test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || echo other-python)
+.PHONY: other-python
+
 # Pinned with hashes; the project itself is installed in place.
-$(VENV)/.run: requirements/base.txt pyproject.toml
+$(VENV)/.run: requirements/base.txt pyproject.toml $(OTHER_PYTHON)
 	$(PYTHON) -c 'import sys; sys.exit("batchgen needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V)" || $(PYTHON) -m venv --clear $(VENV)
+	test -z "$(OTHER_PYTHON)" || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/base.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@

@@ -1,11 +1,19 @@
 """Which server a command talks to, with which key: flags, then environment, then `up`'s file."""
 
+import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchgen.domain.errors import StackError
+
 if TYPE_CHECKING:
     from batchgen.settings import Settings
+
+
+# A cold start has found its port, and its servers are up, after a few seconds.
+_START_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +37,11 @@ def load_settings(data_dir: Path | None = None) -> "Settings":
 def find_server(url: str | None, key: str | None, data_dir: Path | None) -> Server:
     """The server that flags, environment or the running stack name, in this order.
 
-    The key that `batchgen up` wrote is sent to its own server only. Raises InvalidRequest for a
-    broken environment, StackError for an unreadable credentials file.
+    The key that `batchgen up` wrote is sent to its own server only, and only while that is up:
+    another program may listen on its port afterwards. Raises InvalidRequest for a broken
+    environment, StackError for an unreadable credentials file or a stack that is not up.
     """
+    from batchgen.local import state
     from batchgen.local.credentials import read_credentials
 
     settings = load_settings(data_dir)
@@ -40,9 +50,44 @@ def find_server(url: str | None, key: str | None, data_dir: Path | None) -> Serv
     key = key if key is not None else settings.api_key or None
     if url is not None and key is not None:
         return Server(url, key)
+    up_at = _url_of_stack(settings)
     stored = read_credentials(settings)
+    # Where no supervisor ever was (the parts were started one by one), whoever wrote the
+    # credentials answers for their URL.
+    if not state.lock_path(settings).exists() and stored is not None:
+        up_at = stored.api_url
+    place = url or up_at
+    if place is not None:
+        own_key = stored.api_key if stored and stored.api_url == place == up_at else ""
+        return Server(place, key or own_key)
     if stored is None:
-        return Server(url or settings.api_url, key or "")
-    if url is None:
-        return Server(stored.api_url, key or stored.api_key)
-    return Server(url, key or (stored.api_key if url == stored.api_url else ""))
+        return Server(settings.api_url, key or "")
+    raise StackError(
+        f"no stack is up on {settings.data_dir}: start it with "
+        f"`batchgen up{data_dir_flag(settings)}`, or name another server by BATCHGEN_API_URL"
+    )
+
+
+def data_dir_flag(settings: "Settings") -> str:
+    """The flag that leads another command to the same data directory; empty for the default one."""
+    from batchgen.settings import default_data_dir
+
+    if settings.data_dir == default_data_dir():
+        return ""
+    return f" --data-dir {shlex.quote(str(settings.data_dir))}"
+
+
+def _url_of_stack(settings: "Settings") -> str | None:
+    """Where the API of the stack that is up listens; None where none is.
+
+    Its supervisor holds the listening socket as long as it holds the directory's lock, so nobody
+    else can answer there. One that has just begun to start is waited for.
+    """
+    from batchgen.local import state
+
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while (running := state.status(settings)) is not None and time.monotonic() < deadline:
+        if running.api_url:
+            return running.api_url
+        time.sleep(0.05)
+    return None

@@ -56,7 +56,7 @@ def up(
 
     Runs until Ctrl-C, or in the background with --detach until `batchgen down`.
     """
-    from batchgen.cli.connect import load_settings
+    from batchgen.cli.connect import data_dir_flag, load_settings
     from batchgen.cli.render import note
     from batchgen.domain.errors import InvalidRequest, StackError
 
@@ -70,7 +70,8 @@ def up(
         if already is not None:
             raise StackError(
                 f"a stack is up on {settings.data_dir} ({already.api_url or 'starting'}, process "
-                f"{already.pid}): `batchgen down` stops it, another --data-dir makes another"
+                f"{already.pid}): `batchgen down{data_dir_flag(settings)}` stops it, another "
+                "--data-dir makes another"
             )
         is_first = not credentials_path(settings).exists()
         running = up_detached(settings, host=host, port=port, device_names=device)

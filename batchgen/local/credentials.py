@@ -33,8 +33,13 @@ def read_credentials(settings: Settings) -> Credentials | None:
         mode = stat.S_IMODE(path.stat().st_mode)
         value = json.loads(path.read_text(encoding="utf-8"))
         found = Credentials(api_url=value["api_url"], api_key=value["api_key"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise StackError(
+            f"{path} may not be read by this user: be the one whose data directory it is, or "
+            "choose another with --data-dir or BATCHGEN_DATA_DIR"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StackError(
             f"{path} cannot be read ({error}): remove it, and `batchgen up` makes a new one"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from batchgen.domain.errors import StackError
 from batchgen.local import lock, logs, state
+from batchgen.local.data_directory import make_directories
 from batchgen.local.state import StackState
 from batchgen.settings import Settings
 
@@ -28,7 +29,7 @@ def up_detached(
     It outlives this process; its own messages are in logs/stack.log. Raises StackError with the
     end of that log where it does not come up (it is stopped then).
     """
-    settings.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directories(settings)
     log_path = settings.log_dir / "stack.log"
     if lock.holder(state.lock_path(settings)) is None:
         logs.rotate(log_path)

@@ -13,7 +13,7 @@ __all__ = ["Check", "checks"]
 def checks(settings: Settings) -> Iterator[Check]:
     """Look at everything, one finding after the other; never raises for what it finds.
 
-    Changes nothing but one probe object, written to the store and deleted again.
+    Changes nothing but one empty directory and one probe object, made and removed again.
     """
     yield from machine_checks(settings)
     yield from service_checks(settings)

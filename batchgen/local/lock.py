@@ -1,8 +1,10 @@
 """One holder a directory: a lock that the kernel drops when its holder dies."""
 
+import contextlib
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from batchgen.domain.errors import StackError
@@ -31,7 +33,7 @@ class DirectoryLock:
                 "may write with --data-dir"
             ) from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
         except OSError as error:
             os.close(fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -53,11 +55,19 @@ class DirectoryLock:
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock at `path`; None where nobody does."""
+    """The process that holds the lock at `path`; None where nobody does.
+
+    Raises StackError where this user may not look.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StackError(
+            f"cannot read {path}: {error.strerror}; be the user whose data directory it is, or "
+            "choose another with --data-dir or BATCHGEN_DATA_DIR"
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -66,3 +76,13 @@ def holder(path: Path) -> int | None:
     finally:
         os.close(fd)
     return None
+
+
+def _lock(fd: int) -> None:
+    # Who only asks for the holder has it shared for some microseconds: that is no holder.
+    for wait_s in (0.01, 0.02, 0.04):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(wait_s)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,6 +12,7 @@ from pathlib import Path
 from batchgen.domain.errors import StackError
 from batchgen.local import binaries
 from batchgen.local.check import Check
+from batchgen.local.data_directory import MEND, nearest_existing, why_not_writable
 from batchgen.local.devices import discover_devices
 from batchgen.local.identity import Identity, identity_for_postgres
 from batchgen.local.sockets import foreseen_socket_directory
@@ -23,8 +24,10 @@ _SPACE_WANTED_BYTES = 2 * 2**30
 
 def machine_checks(settings: Settings) -> Iterator[Check]:
     yield python_version()
-    yield data_directory(settings.data_dir)
-    yield disk_space(settings.data_dir)
+    place = data_directory(settings.data_dir)
+    yield place
+    if place.ok:
+        yield disk_space(settings.data_dir)
     if not settings.database_url:
         yield program("postgres", binaries.postgres)
         yield postgres_user(settings.data_dir / "postgres")
@@ -47,24 +50,20 @@ def python_version() -> Check:
 
 
 def data_directory(data_dir: Path) -> Check:
-    """Whether it can be written, made where it is not there yet; leaves nothing behind."""
-    nearest = data_dir.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    there = "" if data_dir.exists() else " (not made yet)"
+    """Whether it can be written, found by making a directory there and removing it again."""
+    nearest = nearest_existing(data_dir)
+    reason = why_not_writable(nearest)
+    there = "" if nearest == data_dir.absolute() else " (not made yet)"
     return Check(
         "data directory",
-        ok=writable,
-        detail=f"{data_dir}{there}" if writable else f"{data_dir}: may not be written by this user",
-        mend=f"make {nearest} writable, or choose another with --data-dir or BATCHGEN_DATA_DIR",
+        ok=reason is None,
+        detail=f"{data_dir}{there}" if reason is None else f"{data_dir}: {reason} (in {nearest})",
+        mend=MEND,
     )
 
 
 def disk_space(data_dir: Path) -> Check:
-    nearest = data_dir.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
+    nearest = nearest_existing(data_dir)
     free = shutil.disk_usage(nearest).free
     return Check(
         "disk space",

@@ -10,7 +10,7 @@ import redis
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from batchgen.domain.errors import BatchgenError
+from batchgen.domain.errors import BatchgenError, StackError
 from batchgen.local import state
 from batchgen.local.check import Check
 from batchgen.local.child import answers_200
@@ -27,7 +27,11 @@ _VERSION_AND_TIME = text(
 
 
 def service_checks(settings: Settings) -> Iterator[Check]:
-    running = state.status(settings)
+    try:
+        running = state.status(settings)
+    except StackError as error:
+        yield Check("stack", ok=False, detail=str(error), mend="as said")
+        return
     yield stack(settings, running)
     database_url = settings.database_url or (running.database_url if running else "")
     broker_url = settings.broker_url or (running.broker_url if running else "")

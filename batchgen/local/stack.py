@@ -22,6 +22,7 @@ from batchgen.local.credentials import (
     read_credentials,
     write_credentials,
 )
+from batchgen.local.data_directory import make_directories
 from batchgen.local.devices import CPU, Devices, FoundDevice, discover_devices
 from batchgen.local.group import ChildGroup
 from batchgen.local.lock import DirectoryLock
@@ -128,14 +129,7 @@ class Stack:
     def _directory(self) -> Iterator[None]:
         """Hold the data directory: one stack at a time."""
         settings = self._settings
-        try:
-            for directory in (settings.data_dir, settings.run_dir, settings.log_dir):
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StackError(
-                f"cannot write the data directory {settings.data_dir}: {error.strerror}; choose "
-                "one that this user may write with --data-dir"
-            ) from error
+        make_directories(settings)
         lock = DirectoryLock(state.lock_path(settings))
         lock.acquire(
             what=f"the data directory {settings.data_dir}",

@@ -96,7 +96,7 @@ def test_a_second_stack_on_the_same_directory_is_refused(stack: Shell) -> None:
     for arguments in (("up", "--detach"), ("up",)):
         done = stack(*arguments)
         assert done.code == 3
-        assert "`batchgen down" in done.err
+        assert f"`batchgen down --data-dir {stack.data_dir}`" in done.err
 
 
 def test_the_schema_of_a_running_stack_is_current(stack: Shell) -> None:

@@ -1,12 +1,22 @@
 """The doctor with a patient that is ill in one place."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
-from batchgen.local import doctor, machine_checks, service_checks
+from batchgen.domain.errors import StackError
+from batchgen.local import (
+    credentials,
+    data_directory,
+    detached,
+    doctor,
+    machine_checks,
+    service_checks,
+    state,
+)
 from batchgen.local.postgres import EmbeddedPostgres
 from batchgen.local.valkey import EmbeddedValkey
 from batchgen.settings import Settings
@@ -73,6 +83,47 @@ def test_an_engine_that_is_not_installed_is_named_with_the_mend() -> None:
     check = machine_checks.engine("imaginary", "imaginary_engine")
     assert check.ok is False
     assert check.mend == "`pip install 'batchgen[imaginary]'`"
+
+
+def test_a_data_directory_that_looks_writable_and_is_not_is_found_out() -> None:
+    # Root may write everywhere by its rights, and yet nothing can be made here.
+    check = machine_checks.data_directory(Path("/proc/foo"))
+    assert check.ok is False
+    assert "in /proc" in check.detail
+    assert "--data-dir" in check.mend
+
+
+@pytest.fixture
+def of_another_user(tmp_path: Path) -> Iterator[Settings]:
+    """A data directory that was used, and that this process has no right to any more."""
+    settings = Settings(data_dir=tmp_path / "closed" / "data")
+    settings.run_dir.mkdir(parents=True)
+    state.lock_path(settings).touch()
+    credentials.credentials_path(settings).touch(mode=0o600)
+    (tmp_path / "closed").chmod(0)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield settings
+    os.seteuid(was)
+    (tmp_path / "closed").chmod(0o700)
+
+
+def test_a_data_directory_of_another_user_is_said_with_the_mend(of_another_user: Settings) -> None:
+    for look in (
+        data_directory.make_directories,
+        state.status,
+        credentials.read_credentials,
+        detached.up_detached,
+        detached.down,
+    ):
+        with pytest.raises(StackError, match="--data-dir"):
+            look(of_another_user)
+    check = machine_checks.data_directory(of_another_user.data_dir)
+    assert check.ok is False
+    assert "Permission denied" in check.detail
+    (stack,) = service_checks.service_checks(of_another_user)
+    assert stack.ok is False
 
 
 def test_a_data_directory_below_a_file_cannot_be_made(tmp_path: Path) -> None:
