@@ -151,7 +151,7 @@ def engine_page() -> str:
 def _fields(place: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, str]]:
     texts = _texts_of(kind)
     for field in msgspec.structs.fields(kind):
-        if field.name == "cache_dir":
+        if field.name in ("cache_dir", "content_hash"):
             continue  # never given by a user
         name = f"{place}.{field.name}" if place else field.name
         default = "required" if field.required else _default(_default_of(field))

@@ -76,7 +76,12 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One immutable revision of a registered model."""
+    """One immutable revision of a registered model.
+
+    The content hashes are those of the model's and its draft's files, None until they are known.
+    `seal` tells without reading them whether the files are still the same: their sizes and times on
+    the server, None where nothing lies there.
+    """
 
     id: ModelId
     name: str
@@ -88,6 +93,8 @@ class Model:
     device: str | None
     created_at: datetime
     retired_at: datetime | None = None
+    draft_content_hash: str | None = None
+    seal: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

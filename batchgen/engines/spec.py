@@ -94,6 +94,8 @@ class DraftModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     path: str
     """An OpenVINO model directory with the same tokenizer."""
+    content_hash: str | None = None
+    """What its files must hash to; put in by the server, never given by a user."""
     kind: Literal["eagle3", "mtp", "dflash"] | None = None
     """Heads that were trained to draft for this model. Default: a smaller model of its own."""
     device: str | None = None
@@ -145,6 +147,8 @@ class OpenVinoSpec(
     """See below."""
     prompt_lookup: PromptLookup | None = None
     """See below."""
+    content_hash: str | None = None
+    """What its files must hash to; put in by the server, never given by a user."""
     cache: bool = True
     """Compiled models are kept for the next start."""
     cache_dir: str | None = None

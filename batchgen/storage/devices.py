@@ -123,6 +123,17 @@ def every(tx: Connection) -> list[Device]:
     return [_device(row) for row in tx.execute(select(devices).order_by(devices.c.id))]
 
 
+def live(tx: Connection, *, lease_s: float) -> list[Device]:
+    """Those whose worker has been heard of within a lease."""
+    silent_since = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, lease_s)
+    rows = tx.execute(
+        select(devices)
+        .where(devices.c.state != "stopped", devices.c.heartbeat_at > silent_since)
+        .order_by(devices.c.id)
+    )
+    return [_device(row) for row in rows]
+
+
 def open_session(
     tx: Connection,
     *,

@@ -22,10 +22,12 @@ def insert(
     content_hash: str | None,
     pool: str,
     device: str | None,
+    draft_content_hash: str | None = None,
+    seal: Mapping[str, Any] | None = None,
 ) -> int:
     """The next revision under this name; returns its number."""
     # Two registrations of one name at the same time: the second waits and numbers itself after.
-    tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"model:{name}"))))
+    lock_name(tx, name)
     last = tx.execute(
         select(func.coalesce(func.max(models.c.revision), 0)).where(models.c.name == name)
     ).scalar_one()
@@ -37,6 +39,8 @@ def insert(
             spec=dict(spec),
             fingerprint=fingerprint,
             content_hash=content_hash,
+            draft_content_hash=draft_content_hash,
+            seal=None if seal is None else dict(seal),
             pool=pool,
             device=device,
         )
@@ -62,6 +66,14 @@ def current(tx: Connection, name: str) -> Model:
     return _model(row)
 
 
+def get(tx: Connection, model_id: ModelId) -> Model:
+    """One revision. Raises NotFound."""
+    row = tx.execute(select(models).where(models.c.id == model_id)).first()
+    if row is None:
+        raise NotFound("no such model", code="model_not_found", param="model")
+    return _model(row)
+
+
 def revisions(tx: Connection, name: str) -> list[Model]:
     rows = tx.execute(
         select(models).where(models.c.name == name).order_by(models.c.revision.desc())
@@ -78,6 +90,27 @@ def every(tx: Connection) -> list[Model]:
         .order_by(models.c.name, models.c.revision.desc())
     )
     return [_model(row) for row in rows]
+
+
+def lock_name(tx: Connection, name: str) -> None:
+    """Until the transaction ends nobody else registers or retires under this name."""
+    tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"model:{name}"))))
+
+
+def reseal(tx: Connection, model_id: ModelId, seal: Mapping[str, Any]) -> None:
+    """The same content under other times, as after a copy."""
+    tx.execute(update(models).where(models.c.id == model_id).values(seal=dict(seal)))
+
+
+def set_content(
+    tx: Connection, model_id: ModelId, content_hash: str, draft_content_hash: str | None
+) -> None:
+    """What the sealed files hash to, once that is known; what is known already stays."""
+    tx.execute(
+        update(models)
+        .where(models.c.id == model_id, models.c.content_hash.is_(None))
+        .values(content_hash=content_hash, draft_content_hash=draft_content_hash)
+    )
 
 
 def retire(tx: Connection, name: str) -> None:
@@ -103,4 +136,6 @@ def _model(row: Row[Any]) -> Model:
         device=row.device,
         created_at=row.created_at,
         retired_at=row.retired_at,
+        draft_content_hash=row.draft_content_hash,
+        seal=row.seal,
     )

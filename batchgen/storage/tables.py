@@ -97,6 +97,8 @@ models = Table(
     Column("spec", JSONB, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("content_hash", Text),
+    Column("draft_content_hash", Text),
+    Column("seal", JSONB),
     Column("pool", Text, nullable=False),
     Column("device", Text),
     _created(),
@@ -354,8 +356,8 @@ job_events = Table(
     Index("ix_job_events_job", "job_id", "id"),
 )
 
-# Entries of directories of compiled models; `root_id` is a directory's own name for itself, the same
-# for all hosts that mount it.
+# Entries of directories of compiled models; `root_id` is a directory's own name for itself, the
+# same for all hosts that mount it.
 compile_caches = Table(
     "compile_caches",
     metadata,
@@ -387,7 +389,7 @@ compile_caches = Table(
     CheckConstraint("writer_deed IN ('compile', 'remove')", "deed"),
 )
 
-# What each device's engine was last compiled for, and the entry that it holds now (none: name NULL).
+# What each device's engine was last compiled for, and the entry that it holds now (NULL: none).
 compile_cache_uses = Table(
     "compile_cache_uses",
     metadata,

@@ -18,6 +18,9 @@ def _now(name: str) -> sa.Column[object]:
 
 def upgrade() -> None:
     _model_checks()
+    # What lay in a model's directories when it was registered.
+    op.add_column("models", sa.Column("draft_content_hash", sa.Text(), nullable=True))
+    op.add_column("models", sa.Column("seal", postgresql.JSONB(), nullable=True))
     # Whose clock a session's timings are of.
     op.add_column("sessions", sa.Column("boot_id", sa.Text(), nullable=True))
     op.add_column("sessions", sa.Column("monotonic_ns", sa.BigInteger(), nullable=True))
@@ -100,6 +103,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_column("models", "seal")
+    op.drop_column("models", "draft_content_hash")
     op.drop_table("model_checks")
     op.add_column("segments", sa.Column("session_id", sa.Text(), nullable=True))
     op.create_foreign_key(

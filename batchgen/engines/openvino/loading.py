@@ -49,6 +49,9 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         raise LoadFailed("; ".join(wrong))
     model_dir = Path(spec.path)
     facts = read_facts(model_dir)
+    _check_content(model_dir, spec.content_hash)
+    if spec.draft is not None:
+        _check_content(Path(spec.draft.path), spec.draft.content_hash)
     length = max_model_len(facts, spec.max_model_len)
     if spec.scheduler_config.cache_interval_multiplier is not None and not facts.linear_attention:
         raise LoadFailed(
@@ -118,6 +121,17 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         },
     )
     return LoadedPipeline(pipeline, applied, facts, scheduler)
+
+
+def _check_content(model_dir: Path, registered: str | None) -> None:
+    if registered is None:
+        return
+    found = content_hash(model_dir, None)
+    if found != registered:
+        raise LoadFailed(
+            f"{model_dir} holds other files here than were registered (content {found}, "
+            f"registered {registered}): copy the registered ones, or register the model again"
+        )
 
 
 def _asked_properties(spec: OpenVinoSpec, devices: list[str]) -> dict[str, Json]:

@@ -62,6 +62,11 @@ def max_model_len(facts: ModelFacts, asked: int | None) -> int:
     return asked
 
 
+def content_files(model_dir: Path) -> list[Path]:
+    """The files that make a model what it is: weights, tokenizer, configuration, template."""
+    return sorted({path for pattern in _HASHED for path in model_dir.glob(pattern)})
+
+
 def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
     """The hash of weights, tokenizer and configuration: 32 hex digits.
 
@@ -69,7 +74,7 @@ def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
     """
     note = None if cache_dir is None else cache_dir / _HASH_FILE
     known = _read_note(note)
-    files = sorted({path for pattern in _HASHED for path in model_dir.glob(pattern)})
+    files = content_files(model_dir)
     hashes: dict[str, list[str]] = {}
     for path in files:
         stat = path.stat()
