@@ -7,25 +7,21 @@ own process.
 
 import select
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Set
 from itertools import count
 
-from batchgen.domain.errors import EngineError, HostDied, HostHung, LostLease, Unavailable
-from batchgen.domain.ids import JobId, LeaseToken, ShardId
+from batchgen.domain.errors import EngineError, HostDied, HostHung
+from batchgen.domain.ids import ShardId
 from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed, Generation
-from batchgen.domain.states import CLAIMABLE_JOB_STATES
 from batchgen.engines.client import EngineClient
 from batchgen.engines.protocol import Applied, Finished, Outputs, Progress
 from batchgen.engines.suspects import Suspicions
-from batchgen.storage import jobs, shards
-from batchgen.storage.job_events import CHANNEL
-from batchgen.storage.shards import WORK_CHANNEL
 from workers.autopsy import Autopsy
 from workers.context import Context
 from workers.device_record import DeviceRecord
 from workers.in_flight import InFlight, Key
+from workers.leases import Leases
 from workers.prepare import failed_record
 from workers.resident import Resident
 from workers.shard_work import ShardWork
@@ -35,11 +31,7 @@ from workers.stop import Stop
 SPARE = 16
 # Lines read in one turn at most, so that results and heartbeats are never late.
 _LINES_A_TURN = 128
-# With so many finished shards that could not be written down, no other is claimed.
-_UNWRITTEN = 4
 _TICK_S = 0.25
-_LOOK_FOR_WORK_S = 1.0
-_DATABASE_REST_S = 0.5
 
 
 class Session:
@@ -54,21 +46,12 @@ class Session:
         self._resident = resident
         self._record = record
         self._stop = stop
-        self._works: dict[ShardId, ShardWork] = {}
+        self._leases = Leases(context, resident, record, withdraw=self._withdraw)
         self._live: dict[int, InFlight] = {}
         self._ready: deque[InFlight] = deque()
         self._doubtful: list[InFlight] = []
         self._ids = count(1)
-        now = self._clock.monotonic()
-        self._began = now
-        self._next_heartbeat = now
-        self._next_checkpoint = now + self._settings.checkpoint_s
-        self._next_look = now
-        self._lease_ends = now + self._settings.lease_s
-        self._write_after = now
         self._drain_until: float | None = None
-        self._doing = "serving"
-        self._why: str | None = None
         self._more_to_feed = True
         self._notified = True
         self._suspicions: Suspicions[Key] = Suspicions(
@@ -88,11 +71,11 @@ class Session:
         """Raises EngineError where the engine cannot be loaded again, LostLease where another
         worker has the device; the shards are then given back."""
         try:
-            self._hold(first)
-            while self._works:
+            self._leases.hold(first)
+            while self._leases.works:
                 self._turn()
         finally:
-            self._give_back(list(self._works.values()))
+            self._leases.give_all_back()
 
     def _turn(self) -> None:
         try:
@@ -104,9 +87,11 @@ class Session:
             self._collect()
         except (HostDied, HostHung) as death:
             self._survive(death)
-        self._listen()
-        self._heartbeat_if_due()
-        self._write_what_is_due()
+        if self._notified:
+            self._notified = False
+            self._leases.listen()
+        self._leases.heartbeat_if_due()
+        self._leases.write_what_is_due()
         if self._stop.is_set():
             self._drain()
         elif self._recycle_due() and not self._live:
@@ -185,43 +170,10 @@ class Session:
         return True
 
     def _readable_work(self) -> ShardWork | None:
-        for work in self._works.values():
+        for work in self._leases.works.values():
             if not work.exhausted:
                 return work
-        return self._claim_more()
-
-    def _claim_more(self) -> ShardWork | None:
-        now = self._clock.monotonic()
-        if now < self._next_look or now < self._write_after:
-            return None
-        if sum(work.complete for work in self._works.values()) >= _UNWRITTEN:
-            return None  # the disk is full, say: results must not pile up in memory
-        claimed = None
-        try:
-            with self._context.database.unit_of_work() as tx:
-                claimed = shards.claim(
-                    tx,
-                    pool=self._record.pool,
-                    device=self._record.device,
-                    holder=self._record.id,
-                    lease_s=self._settings.lease_s,
-                    loaded=self._resident.fingerprint,
-                    loyal=now - self._began < self._settings.engine_switch_s,
-                )
-            if claimed is None:
-                self._next_look = now + _LOOK_FOR_WORK_S
-                return None
-            return self._hold(claimed)
-        except Unavailable:
-            if claimed is not None:
-                self._release([claimed.token])
-            self._rest_database()
-            return None
-
-    def _hold(self, claimed: ClaimedShard) -> ShardWork:
-        work = ShardWork(self._context.database, self._context.store, claimed)
-        self._works[claimed.id] = work
-        return work
+        return self._leases.claim()
 
     def _recycle_due(self) -> bool:
         limit = self._resident.max_requests
@@ -240,8 +192,7 @@ class Session:
         if listener is not None:
             heard.append(listener)
         now = self._clock.monotonic()
-        checkpoint = max(self._next_checkpoint, self._write_after)
-        due = min(self._next_heartbeat, checkpoint, now + _TICK_S)
+        due = min(self._leases.due, now + _TICK_S)
         writing = [engine] if engine.wants_write else []
         readable, _, _ = select.select(heard, writing, [], max(due - now, 0.0))
         self._notified = listener in readable
@@ -272,120 +223,13 @@ class Session:
             case _:
                 self._ready.append(item)
 
-    # Writing down
-
-    def _write_what_is_due(self) -> None:
-        now = self._clock.monotonic()
-        if now < self._write_after:
-            return
-        checkpoint = now >= self._next_checkpoint
-        if checkpoint:
-            self._next_checkpoint = now + self._settings.checkpoint_s
-        for work in list(self._works.values()):
-            if work.complete or (checkpoint and work.has_fresh):
-                self._write(work)
-
-    def _write(self, work: ShardWork) -> None:
-        try:
-            work.checkpoint()
-        except LostLease:
-            self._forget(work)
-        except Unavailable:
-            self._rest_database()
-        else:
-            if work.complete:
-                del self._works[work.claimed.id]
-                self._ring_if_over(work.claimed.job_id)
-
-    def _ring_if_over(self, job_id: JobId) -> None:
-        try:
-            with self._context.database.unit_of_work() as tx:
-                over = not shards.is_unfinished(tx, job_id)
-        except Unavailable:
-            return  # the sweeper sees it
-        if over:
-            self._context.bells.ring_finalize(job_id)
-
-    # Leases
-
-    def _listen(self) -> None:
-        if not self._notified:
-            return
-        self._notified = False
-        held = {work.claimed.job_id for work in self._works.values()}
-        for channel, payload in self._record.listener.drain():
-            if channel == WORK_CHANNEL:
-                self._next_look = self._clock.monotonic()
-            elif channel == CHANNEL and payload in held:
-                self._next_heartbeat = self._clock.monotonic()
-
-    def _heartbeat_if_due(self) -> None:
-        now = self._clock.monotonic()
-        if now < self._next_heartbeat and now < self._lease_ends:
-            return
-        try:
-            self._heartbeat(now)
-        except Unavailable:
-            if now >= self._lease_ends:
-                # Others may hold these shards by now: what is not written down is not ours to
-                # write.
-                for work in list(self._works.values()):
-                    self._forget(work)
-            self._next_heartbeat = now + _DATABASE_REST_S
-
-    def _heartbeat(self, now: float) -> None:
-        tokens = {work.claimed.token: work for work in self._works.values()}
-        with self._context.database.unit_of_work() as tx:
-            held = shards.renew(tx, tokens, self._settings.lease_s)
-            states = jobs.states(tx, {work.claimed.job_id for work in tokens.values()})
-            self._record.beat_in(
-                tx, self._doing, detail=self._why, session_id=self._resident.session_id
-            )
-        # The lease is counted from before the question was asked, with a tenth to spare.
-        self._lease_ends = now + self._settings.lease_s * 0.9
-        self._next_heartbeat = now + self._settings.heartbeat_s
-        for token, work in tokens.items():
-            if token not in held:
-                self._forget(work)
-        unwanted = [
-            work
-            for work in self._works.values()
-            if states.get(work.claimed.job_id) not in CLAIMABLE_JOB_STATES
-        ]
-        self._give_back(unwanted)
-
     def keep_alive(self) -> None:
         """To be called while this thread waits for something else. Raises Stopped, LostLease."""
         self._stop.raise_if_set()
-        self._heartbeat_if_due()
+        self._leases.heartbeat_if_due()
 
-    def _forget(self, work: ShardWork) -> None:
-        """The shard is no longer ours: nothing of it is written any more."""
-        self._withdraw([work])
-        self._works.pop(work.claimed.id, None)
-
-    def _give_back(self, works: Iterable[ShardWork]) -> None:
-        """Write down what is finished and release the shards with the rest."""
-        given = list(works)
-        if not given:
-            return
-        self._withdraw(given)
-        for work in given:
-            self._write(work)
-        released = [work for work in given if work.claimed.id in self._works]
-        for work in released:
-            del self._works[work.claimed.id]
-        self._release([work.claimed.token for work in released])
-        for job_id in {work.claimed.job_id for work in released}:
-            self._context.bells.ring_finalize(job_id)
-
-    def _release(self, tokens: list[LeaseToken]) -> None:
-        # Where it cannot be done the leases end by themselves.
-        with suppress(Unavailable), self._context.database.unit_of_work() as tx:
-            shards.release(tx, tokens)
-
-    def _withdraw(self, works: Iterable[ShardWork]) -> None:
-        gone = {work.claimed.id for work in works}
+    def _withdraw(self, gone: Set[ShardId]) -> None:
+        """Nothing of these shards is run any more."""
         ids = [i for i, item in self._live.items() if item.work.claimed.id in gone]
         for request_id in ids:
             del self._live[request_id]
@@ -401,23 +245,15 @@ class Session:
         if self._drain_until is None:
             self._drain_until = now + self._settings.drain_s
         if not self._live or now >= self._drain_until:
-            self._give_back(list(self._works.values()))
+            self._leases.give_all_back()
 
     def _survive(self, death: HostDied | HostHung) -> None:
         """Start the engine again, find out who killed it, and go on."""
         in_flight, self._live = self._live, {}
-        self._say("recovering", str(death))
+        self._leases.say("recovering", str(death))
         self._run_again(self._autopsy.conduct(death, in_flight))
-        self._say("serving", None)
-
-    def _say(self, doing: str, why: str | None) -> None:
-        """What the device's row says from the next heartbeat on, which is due at once."""
-        self._doing, self._why = doing, why
-        self._next_heartbeat = self._clock.monotonic()
+        self._leases.say("serving", None)
 
     def _run_again(self, items: Iterable[InFlight]) -> None:
-        held = [item for item in items if item.work.claimed.id in self._works]
+        held = [item for item in items if item.work.claimed.id in self._leases.works]
         self._ready.extendleft(reversed(held))
-
-    def _rest_database(self) -> None:
-        self._write_after = self._clock.monotonic() + _DATABASE_REST_S

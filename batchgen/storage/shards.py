@@ -56,22 +56,29 @@ def claim(
     loaded: str | None = None,
     loyal: bool = False,
     unfit: Sequence[str] = (),
+    ahead: int = 0,
+    above: int | None = None,
 ) -> ClaimedShard | None:
     """Lease the next shard for a device: by priority, then age of the job, then place in the file.
 
     With an engine `loaded` (its fingerprint), only its work is claimed: None may then mean that
     other work comes first. While `loyal`, work of another engine comes first only by priority.
     Work of the engines in `unfit` is left to others, but for jobs that are bound to this device.
+    A holder that has `ahead` shards which it does not run yet gets no more than leaves as many to
+    each other device. With `above` only jobs of a higher priority are looked at.
     """
     busy: list[str] = []
     while True:
-        best = _best(tx, pool, device, None, busy=busy, unfit=unfit)
+        best = _best(tx, pool, device, None, busy=busy, unfit=unfit, above=above)
         if best is None:
             return None
         if loaded is not None and best.engine_fingerprint != loaded:
-            ahead, best = best, _best(tx, pool, device, loaded, busy=busy, unfit=unfit)
-            if best is None or ahead.priority > best.priority or not loyal:
+            first = best
+            best = _best(tx, pool, device, loaded, busy=busy, unfit=unfit, above=above)
+            if best is None or first.priority > best.priority or not loyal:
                 return None
+        if ahead and not _may_hold_more(tx, best, pool, holder, ahead):
+            return None
         row = tx.execute(
             select(shards)
             .where(shards.c.job_id == best.id, shards.c.state == ShardState.PENDING)
@@ -307,6 +314,7 @@ def _best(
     *,
     busy: Sequence[str],
     unfit: Sequence[str],
+    above: int | None,
 ) -> Any:
     free = exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING)
     query = select(
@@ -315,6 +323,7 @@ def _best(
         jobs.c.state,
         jobs.c.priority,
         jobs.c.ordering,
+        jobs.c.device,
         jobs.c.endpoint,
         jobs.c.model,
         jobs.c.input_key,
@@ -332,8 +341,35 @@ def _best(
     )
     if loaded is not None:
         query = query.where(jobs.c.engine_fingerprint == loaded)
+    if above is not None:
+        query = query.where(jobs.c.priority > above)
     order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
     return tx.execute(query.order_by(*order).limit(1)).first()
+
+
+def _may_hold_more(tx: Connection, job: Any, pool: str, holder: str, ahead: int) -> bool:
+    """Shares become smaller towards the job's end, so that all devices end together (guided
+    self-scheduling: Polychronopoulos & Kuck 1987).
+    """
+    if job.device is not None:
+        return True
+    others: int = tx.execute(
+        select(func.count()).where(
+            devices.c.pool == pool,
+            devices.c.id != holder,
+            devices.c.state != "stopped",
+            devices.c.heartbeat_at > from_now(-_ALIVE_S),
+        )
+    ).scalar_one()
+    enough = (ahead + 1) * (others + 1)
+    pending = (
+        select(shards.c.id)
+        .where(shards.c.job_id == job.id, shards.c.state == ShardState.PENDING)
+        .limit(enough)
+        .subquery()
+    )
+    n: int = tx.execute(select(func.count()).select_from(pending)).scalar_one()
+    return not others or n >= enough
 
 
 def _mark_running(tx: Connection, job_id: JobId) -> None:
