@@ -14,13 +14,20 @@ from api.context import Context
 from api.deps import nothing_asked_beside
 from api.errors import OpenAIErrorEnvelope, Problem
 from api.guard import Guard
-from api.native import devices, events, health, jobs, keys, results
-from api.openai import batches, files, models
+from api.native import checks, devices, events, health, jobs, keys, results
+from api.openai import batches, files, models, online
 from batchgen.settings import Settings
 from batchgen.telemetry.logs import configure
 from batchgen.telemetry.metrics import HttpMetrics
 
-_OPENAI: tuple[APIRouter, ...] = (files.router, batches.router, models.router)
+# Checks before models: a model's name may hold slashes, and so takes every path below it.
+_OPENAI: tuple[APIRouter, ...] = (
+    files.router,
+    batches.router,
+    checks.router,
+    models.router,
+    online.router,
+)
 _NATIVE: tuple[APIRouter, ...] = (
     jobs.router,
     results.router,

@@ -18,6 +18,7 @@ from batchgen.domain.errors import InvalidRequest, Unavailable
 from batchgen.domain.ids import JobId
 from batchgen.domain.jobs import Job, Key
 from batchgen.domain.states import TERMINAL_JOB_STATES
+from batchgen.services.unserved import JobWarning, warnings_of
 from batchgen.storage import job_events, jobs, keys
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["jobs"], dependencies=[ACaller])
@@ -38,6 +39,7 @@ class Look:
     """
 
     job: Job
+    warnings: tuple[JobWarning, ...]
     events: list[tuple[int, float, str, dict[str, Any]]]
     allowed: bool
 
@@ -77,7 +79,7 @@ async def _stream(here: Context, key: Key, look: Look, seen: int) -> AsyncIterat
             changed.clear()
             text = "".join(_told(look))
             seen = look.events[-1][0] if look.events else seen
-            progress, now = Progress.of(look.job), clock()
+            progress, now = Progress.of(look.job, look.warnings), clock()
             if progress != told and _is_due(progress, told, now - told_at, last=look.is_last):
                 text += _event("progress", progress.model_dump())
                 told, told_at = progress, now
@@ -114,7 +116,7 @@ async def _next_look(here: Context, key: Key, last: Look, seen: int) -> Look:
         return await run_sync(partial(_look, here, last.job.id, key, seen))
     except Unavailable:
         # The stream outlives a restart of the database.
-        return Look(last.job, [], allowed=True)
+        return Look(last.job, last.warnings, [], allowed=True)
 
 
 def _look(here: Context, job_id: JobId, key: Key, seen: int) -> Look:
@@ -122,9 +124,10 @@ def _look(here: Context, job_id: JobId, key: Key, seen: int) -> Look:
         allowed = keys.usable(tx, key.id) is not None
         # The job first: whatever made its state has been recorded by then.
         job = jobs.get(tx, job_id, project=key.project)
+        warnings = warnings_of(tx, [job], lease_s=here.settings.lease_s)[job.id]
         events = job_events.after_id(tx, job_id, seen, limit=_AT_ONCE)
     told = [(number, at.timestamp(), name, data) for number, at, name, data in events]
-    return Look(job, told, allowed)
+    return Look(job, warnings, told, allowed)
 
 
 def _told(look: Look) -> Iterator[str]:

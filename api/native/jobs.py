@@ -5,17 +5,20 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from fastapi import Query as InQuery
 from pydantic import Field
+from sqlalchemy import Connection
 
+from api.context import Context
 from api.deps import ACaller, Caller, Here, IdempotencyKey, JobInPath, as_file_id, as_job_id
 from api.native.shapes import JobObject
 from api.values import Body, ExpiresAfter, JsonObject, Metadata, Name, Page, Query, Text
 from batchgen.domain.errors import UnknownOption
-from batchgen.domain.jobs import Ordering
+from batchgen.domain.jobs import Job, Ordering
 from batchgen.domain.requests import Endpoint
 from batchgen.domain.states import JobState
 from batchgen.services.cancel import cancel, pause, resume
 from batchgen.services.retry import retry
 from batchgen.services.submit import Submission, submit
+from batchgen.services.unserved import warnings_of
 from batchgen.storage import jobs
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[ACaller])
@@ -71,7 +74,7 @@ def create_job(body: NewJob, key: Caller, here: Here, idempotency_key: Idempoten
         output_expires_after_s=None if expiry is None else expiry.seconds,
         idempotency_key=idempotency_key,
     )
-    return JobObject.of(submit(here.database, here.bells, here.settings, asked))
+    return _shown(here, submit(here.database, here.bells, here.settings, asked))
 
 
 @router.get("")
@@ -88,14 +91,16 @@ def list_jobs(key: Caller, here: Here, listing: Annotated[Listing, InQuery()]) -
             states=states,
             model=listing.model,
         )
-    return Page.of(((job.id, JobObject.of(job)) for job in found), listing.limit)
+        warnings = warnings_of(tx, found, lease_s=here.settings.lease_s)
+    shown = ((job.id, JobObject.of(job, warnings[job.id])) for job in found)
+    return Page.of(shown, listing.limit)
 
 
 @router.get("/{job_id}")
 def get_job(job_id: JobInPath, key: Caller, here: Here) -> JobObject:
     """One job, its counts as of now."""
     with here.database.unit_of_work() as tx:
-        return JobObject.of(jobs.get(tx, job_id, project=key.project))
+        return _shown_in(tx, here, jobs.get(tx, job_id, project=key.project))
 
 
 @router.patch("/{job_id}")
@@ -103,31 +108,40 @@ def change_job(job_id: JobInPath, body: JobChange, key: Caller, here: Here) -> J
     """Change the priority. 409 once the job has ended."""
     with here.database.unit_of_work() as tx:
         jobs.set_priority(tx, job_id, key.project, body.priority)
-        return JobObject.of(jobs.get(tx, job_id, project=key.project))
+        return _shown_in(tx, here, jobs.get(tx, job_id, project=key.project))
 
 
 @router.post("/{job_id}/cancel")
 def cancel_job(job_id: JobInPath, key: Caller, here: Here) -> JobObject:
     """Cancel: finished lines are kept. 409 once it has completed, failed or expired."""
-    return JobObject.of(cancel(here.database, here.bells, job_id, key.project))
+    return _shown(here, cancel(here.database, here.bells, job_id, key.project))
 
 
 @router.post("/{job_id}/pause")
 def pause_job(job_id: JobInPath, key: Caller, here: Here) -> JobObject:
     """Hand out no more of it; its expiry clock stops."""
-    return JobObject.of(pause(here.database, job_id, key.project))
+    return _shown(here, pause(here.database, job_id, key.project))
 
 
 @router.post("/{job_id}/resume")
 def resume_job(job_id: JobInPath, key: Caller, here: Here) -> JobObject:
     """Go on with a paused job."""
-    return JobObject.of(resume(here.database, here.bells, job_id, key.project))
+    return _shown(here, resume(here.database, here.bells, job_id, key.project))
 
 
 @router.post("/{job_id}/retry")
 def retry_job(job_id: JobInPath, key: Caller, here: Here) -> JobObject:
     """Run the failed lines of an ended job again; what completed stays."""
-    return JobObject.of(retry(here.database, here.bells, job_id, key.project))
+    return _shown(here, retry(here.database, here.bells, job_id, key.project))
+
+
+def _shown(here: Context, job: Job) -> JobObject:
+    with here.database.unit_of_work() as tx:
+        return _shown_in(tx, here, job)
+
+
+def _shown_in(tx: Connection, here: Context, job: Job) -> JobObject:
+    return JobObject.of(job, warnings_of(tx, [job], lease_s=here.settings.lease_s)[job.id])
 
 
 def _states(written: str) -> list[JobState]:

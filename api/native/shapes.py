@@ -1,5 +1,6 @@
 """The native objects, field by field. Times are seconds since 1970."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -7,6 +8,7 @@ from pydantic import BaseModel
 from api.values import epoch, epoch_or_none
 from batchgen.domain.jobs import Device, Job, Key
 from batchgen.domain.states import OPENAI_STATUS
+from batchgen.services.unserved import JobWarning
 
 
 class JobCounts(BaseModel):
@@ -54,6 +56,13 @@ class JobFault(BaseModel):
     param: str | None
 
 
+class JobNotice(BaseModel):
+    """Why a job does not get on, by the workers that are alive now, and the mend."""
+
+    code: str
+    message: str
+
+
 class JobObject(BaseModel):
     """A job: its own state, and OpenAI's status for it."""
 
@@ -73,6 +82,7 @@ class JobObject(BaseModel):
     usage: JobUsage
     all_failed: bool
     faults: list[JobFault]
+    warnings: list[JobNotice]
     input_file_id: str
     output_file_id: str | None
     error_file_id: str | None
@@ -92,7 +102,7 @@ class JobObject(BaseModel):
     paused_at: int | None
 
     @classmethod
-    def of(cls, job: Job) -> "JobObject":
+    def of(cls, job: Job, warnings: Sequence[JobWarning]) -> "JobObject":
         return cls(
             id=job.id,
             kind=job.kind,
@@ -112,6 +122,7 @@ class JobObject(BaseModel):
                 JobFault(code=f.code, line=f.line, message=f.message, param=f.param)
                 for f in job.faults
             ],
+            warnings=_notices(warnings),
             input_file_id=job.input_file_id,
             output_file_id=job.output_file_id,
             error_file_id=job.error_file_id,
@@ -138,10 +149,20 @@ class Progress(BaseModel):
     state: str
     counts: JobCounts
     usage: JobUsage
+    warnings: list[JobNotice]
 
     @classmethod
-    def of(cls, job: Job) -> "Progress":
-        return cls(state=job.state, counts=JobCounts.of(job), usage=JobUsage.of(job))
+    def of(cls, job: Job, warnings: Sequence[JobWarning]) -> "Progress":
+        return cls(
+            state=job.state,
+            counts=JobCounts.of(job),
+            usage=JobUsage.of(job),
+            warnings=_notices(warnings),
+        )
+
+
+def _notices(warnings: Sequence[JobWarning]) -> list[JobNotice]:
+    return [JobNotice(code=warning.code, message=warning.message) for warning in warnings]
 
 
 class DeviceObject(BaseModel):

@@ -11,7 +11,7 @@ from rich.table import Column
 from rich.text import Text
 
 from batchgen.cli.progress import n_ended, take, words_of
-from batchgen.cli.rates import Rates
+from batchgen.cli.rates import Rate, Rates
 
 
 class Bar:
@@ -30,9 +30,9 @@ class Bar:
         )
         self._task = self._progress.add_task("waiting", total=None, failed=0, open=0)
 
-    def show(self, progress: Mapping[str, Any]) -> None:
+    def show(self, progress: Mapping[str, Any], whole: Rate | None = None, /) -> None:
         counts = progress["counts"]
-        take(self._rates, time.monotonic(), progress)
+        take(self._rates, time.monotonic(), progress, whole)
         self._progress.update(
             self._task,
             description=str(progress["state"]),

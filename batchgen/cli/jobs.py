@@ -48,7 +48,8 @@ def add_to(app: typer.Typer) -> None:
 
     @api_command(app, "status")
     def status(api: Api, job_id: JobId) -> None:
-        """Show a job: state, counts, usage, times, and the faults of its input."""
+        """Show a job: state, counts, usage, times, faults of its input, what it lacks to run."""
+        from batchgen.cli.follow import say_warnings
         from batchgen.cli.render import print_fields, print_json
 
         job = api.client.job(job_id)
@@ -57,6 +58,7 @@ def add_to(app: typer.Typer) -> None:
             return
         print_fields(fields_of(job))
         _print_faults(job)
+        say_warnings(job)
 
     @api_command(app, "watch")
     def watch(
@@ -69,12 +71,10 @@ def add_to(app: typer.Typer) -> None:
         def print_event(event: Any, _shown: Any) -> None:
             print_json_line({"event": event.name, "id": event.id, "data": event.data})
 
-        job = watch_to_end(
-            api.client, job_id, quiet=quiet, each=print_event if api.as_json else None
-        )
+        job = watch_to_end(api, job_id, quiet=quiet, each=print_event if api.as_json else None)
         if not api.as_json:
             print_fields(fields_of(job))
-        say_faults(job)
+        say_faults(job, api.flags)
         raise typer.Exit(exit_code_of(job, allow_failures=allow_failures))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from batchgen.cli.rates import Rates
+from batchgen.cli.rates import Rate, Rates
 from batchgen.cli.render import note, rounded, span
 
 _LINE_EVERY_S = 10.0
@@ -16,8 +16,10 @@ _AT_WORK = frozenset({"running", "finalizing", "completed"})
 class Display(Protocol):
     """Where progress is shown."""
 
-    def show(self, progress: Mapping[str, Any], /) -> None:
-        """The job's `state`, `counts` and `usage` as they are now."""
+    def show(self, progress: Mapping[str, Any], whole: Rate | None = None, /) -> None:
+        """The job's `state`, `counts` and `usage` as they are now; with the rate of the `whole`
+        job where it has ended.
+        """
         ...
 
     def say(self, text: str, /) -> None:
@@ -28,7 +30,7 @@ class Display(Protocol):
 class Silent:
     """For --quiet."""
 
-    def show(self, _progress: Mapping[str, Any], /) -> None:
+    def show(self, _progress: Mapping[str, Any], _whole: Rate | None = None, /) -> None:
         return
 
     def say(self, _text: str, /) -> None:
@@ -44,10 +46,10 @@ class Lines:
         self._state = ""
         self._shown_at = 0.0
 
-    def show(self, progress: Mapping[str, Any]) -> None:
+    def show(self, progress: Mapping[str, Any], whole: Rate | None = None, /) -> None:
         now = self._monotonic()
         counts = progress["counts"]
-        take(self._rates, now, progress)
+        take(self._rates, now, progress, whole)
         state = str(progress["state"])
         if state == self._state and now - self._shown_at < _LINE_EVERY_S:
             return
@@ -69,8 +71,12 @@ def display(*, quiet: bool) -> AbstractContextManager[Display]:
     return _bar() if sys.stderr.isatty() else _no_cleanup(Lines())
 
 
-def take(rates: Rates, now_s: float, progress: Mapping[str, Any]) -> None:
+def take(
+    rates: Rates, now_s: float, progress: Mapping[str, Any], whole: Rate | None = None
+) -> None:
     rates.take(now_s, n_ended(progress["counts"]), progress["usage"]["output_tokens"])
+    if whole is not None:
+        rates.settle(whole)
 
 
 def n_ended(counts: Mapping[str, int]) -> int:

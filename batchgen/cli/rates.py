@@ -22,6 +22,11 @@ class Rates:
     def __init__(self, window_s: float = _WINDOW_S) -> None:
         self._window_s = window_s
         self._seen: deque[tuple[float, int, int]] = deque()
+        self._settled: Rate | None = None
+
+    def settle(self, rate: Rate) -> None:
+        """The rate is known and does not change any more."""
+        self._settled = rate
 
     def take(self, now_s: float, n_ended: int, n_tokens: int) -> None:
         """Counts so far. A count that went back (a retry) starts anew."""
@@ -34,6 +39,8 @@ class Rates:
 
     def rate(self, now_s: float, n_open: int) -> Rate:
         """The rate up to now; it falls while nothing comes in."""
+        if self._settled is not None:
+            return self._settled
         if len(self._seen) < 2:
             return Rate()
         start_s, ended, tokens = self._seen[0]

@@ -50,10 +50,16 @@ def add_to(app: typer.Typer) -> None:
         quiet: Quiet = False,
     ) -> None:
         """Upload an input and submit it as a job. Prints the job's id."""
-        from batchgen.cli.follow import exit_code_of, say_faults, watch_to_end
+        from batchgen.cli.follow import exit_code_of, say_faults, say_warnings, watch_to_end
         from batchgen.cli.render import note, print_json
         from batchgen.cli.submission import Submission, submit_file, submit_input
+        from batchgen.domain.errors import InvalidRequest
 
+        if engine_set and model is None:
+            raise InvalidRequest(
+                "--set changes the engine settings of a model: name that with --model",
+                param="--set",
+            )
         asked = Submission(
             model=model,
             endpoint=endpoint,
@@ -73,12 +79,13 @@ def add_to(app: typer.Typer) -> None:
             else:
                 print(job["id"])
                 if not quiet:
-                    note(f"submitted; `batchgen watch {job['id']}` shows its progress")
+                    note(f"submitted; `batchgen watch {job['id']}{api.flags}` shows its progress")
+                    say_warnings(job)
             return
         if not api.as_json:
             print(job["id"], flush=True)
-        job = watch_to_end(api.client, job["id"], quiet=quiet)
-        say_faults(job)
+        job = watch_to_end(api, job["id"], quiet=quiet)
+        say_faults(job, api.flags)
         if api.as_json:
             print_json(job)
         raise typer.Exit(exit_code_of(job, allow_failures=allow_failures))

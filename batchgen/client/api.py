@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 from urllib.parse import quote
@@ -40,6 +41,15 @@ class Client:
 
     def close(self) -> None:
         self._transport.close()
+
+    @contextmanager
+    def telling(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """While inside, `tell` gets a line when the server goes away and when it is back."""
+        before, self._transport.tell = self._transport.tell, tell
+        try:
+            yield
+        finally:
+            self._transport.tell = before
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -147,6 +157,13 @@ class Client:
 
     def remove_model(self, name: str) -> Object:
         return self._transport.json("DELETE", f"/v1/models/{quote(name)}")
+
+    def check_model(self, name: str, body: Mapping[str, Any]) -> Object:
+        """Ask for a check of the model; it is looked at with `check`."""
+        return self._transport.json("POST", f"/v1/models/{quote(name)}/checks", body=body)
+
+    def check(self, name: str, check_id: str) -> Object:
+        return self._transport.json("GET", f"/v1/models/{quote(name)}/checks/{_segment(check_id)}")
 
     def devices(self) -> list[Object]:
         return self._data(self._transport.json("GET", "/v1/devices"))

@@ -25,8 +25,11 @@ class Transport:
     """Requests to the server at `url` with `key` as bearer.
 
     A server that has never answered is Unavailable at once; one that has gets `patience_s` to come
-    back, for calls that may be repeated without harm.
+    back, for calls that may be repeated without harm. `tell` gets a line when it goes away and when
+    it is back.
     """
+
+    tell: Callable[[str], None]
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class Transport:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._reached = False
+        self._away = False
+        self.tell = _nobody
         self._http = httpx.Client(
             base_url=self.url,
             headers=_headers(key),
@@ -80,7 +85,7 @@ class Transport:
             except (httpx.TransportError, Unavailable) as error:
                 attempt.failed(error, again=again)
                 continue
-            self._reached = True
+            self.answered()
             return self.object_in(response)
         raise AssertionError("attempts end by raising")
 
@@ -104,7 +109,8 @@ class Transport:
         try:
             response = self._http.send(request, stream=True)
             try:
-                self._reached = True
+                if response.status_code not in _AWAY:
+                    self.answered()
                 if response.is_error:
                     response.read()
                     raise error_of(response, self.url)
@@ -133,6 +139,21 @@ class Transport:
 
     def has_answered(self) -> bool:
         return self._reached
+
+    def answered(self) -> None:
+        """The server is there."""
+        self._reached = True
+        if self._away:
+            self._away = False
+            self.tell(f"the batchgen API at {self.url} is back")
+
+    def lost(self) -> None:
+        """The server has gone away, and is waited for."""
+        if not self._away:
+            self._away = True
+            self.tell(
+                f"the batchgen API at {self.url} is away: trying again for {self._patience_s:g} s"
+            )
 
     def unreachable(self, error: Exception) -> Unavailable:
         """The error for a connection that failed, with the mend."""
@@ -171,7 +192,12 @@ class Attempt:
         known = error if isinstance(error, Unavailable) else self._transport.unreachable(error)
         if not again or not self._transport.has_answered():
             raise known from error
+        self._transport.lost()
         self.error = known
+
+
+def _nobody(_text: str) -> None:
+    return
 
 
 def _checked_url(url: str) -> str:

@@ -4,6 +4,7 @@ from sqlalchemy import Connection, func, select
 
 from batchgen.domain.ids import DeviceId
 from batchgen.domain.states import TERMINAL_JOB_STATES, JobState, ShardState
+from batchgen.storage.instants import from_now
 from batchgen.storage.tables import devices, jobs, shards
 
 _TERMINAL = [state.value for state in TERMINAL_JOB_STATES]
@@ -30,3 +31,13 @@ def heartbeat_ages(tx: Connection) -> dict[DeviceId, float]:
     age = func.extract("epoch", func.now() - devices.c.heartbeat_at)
     rows = tx.execute(select(devices.c.id, age.label("age_s")))
     return {DeviceId(row.id): float(row.age_s) for row in rows}
+
+
+def alive(tx: Connection, *, lease_s: float) -> frozenset[tuple[str, str]]:
+    """Pool and device of every worker that has not signed off and was heard of within `lease_s`."""
+    rows = tx.execute(
+        select(devices.c.pool, devices.c.device).where(
+            devices.c.state != "stopped", devices.c.heartbeat_at > from_now(-lease_s)
+        )
+    )
+    return frozenset((row.pool, row.device) for row in rows)
