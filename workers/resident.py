@@ -14,9 +14,9 @@ from batchgen.domain.errors import EngineError, Unavailable
 from batchgen.domain.ids import DeviceId, SessionId, new_session_id
 from batchgen.engines.client import HOST_COMMAND, EngineClient
 from batchgen.engines.protocol import Applied, EngineStats
-from batchgen.engines.spec import EngineSpec, OpenVinoSpec, encode_spec
-from batchgen.settings import Settings
+from batchgen.engines.spec import EngineSpec, encode_spec
 from batchgen.storage import devices
+from workers.cached_load import CachedLoad
 from workers.context import Context
 from workers.prepare import Preparer
 
@@ -41,6 +41,7 @@ class Resident:
         self._context = context
         self._device_id = device_id
         self._device = device
+        self._loading = CachedLoad(context, device_id, self._start_host)
         self._spec: EngineSpec | None = None
         self._failures: dict[str, _Failure] = {}
         self.client: EngineClient | None = None
@@ -80,17 +81,14 @@ class Resident:
         """
         self.unload("replaced")
         settings = self._context.settings
-        bound = _bound(spec, self._device, settings, fingerprint)
-        settings.log_dir.mkdir(parents=True, exist_ok=True)
+        bound = spec
+        if spec.device is None:
+            bound = msgspec.structs.replace(spec, device=self._device)
         with contextlib.ExitStack() as undo:
             try:
-                client = EngineClient(
-                    log_path=settings.log_dir / f"engine-{_file_name(self._device_id)}.log",
-                    command=shlex.split(settings.host_command) or HOST_COMMAND,
-                    step_timeout_s=settings.step_timeout_s,
-                )
+                client, applied = self._loading.load(bound, while_waiting)
+                undo.callback(self._loading.unloaded)
                 undo.callback(client.close)
-                applied = client.load(bound, settings.load_timeout_s, while_waiting)
                 session_id = new_session_id()
                 preparer = Preparer(
                     bound,
@@ -123,11 +121,21 @@ class Resident:
         self.fingerprint = self.session_id = self._spec = self.last_stats = None
         if client is not None:
             client.close()
+            self._loading.unloaded()
         if session_id is not None:
             counted = None if stats is None else msgspec.to_builtins(stats)
             # Where it cannot be noted, the next worker of this device closes what is left open.
             with contextlib.suppress(Unavailable), self._context.database.unit_of_work() as tx:
                 devices.close_session(tx, session_id, reason, counted)
+
+    def _start_host(self) -> EngineClient:
+        settings = self._context.settings
+        settings.log_dir.mkdir(parents=True, exist_ok=True)
+        return EngineClient(
+            log_path=settings.log_dir / f"engine-{_file_name(self._device_id)}.log",
+            command=shlex.split(settings.host_command) or HOST_COMMAND,
+            step_timeout_s=settings.step_timeout_s,
+        )
 
     def _open_session(
         self, session_id: SessionId, bound: EngineSpec, fingerprint: str, applied: Applied
@@ -155,20 +163,6 @@ class Resident:
         """The loaded engine has answered a request: only that clears it of earlier failures."""
         if self._failures and self.fingerprint is not None:
             self._failures.pop(self.fingerprint, None)
-
-
-def _bound(spec: EngineSpec, device: str, settings: Settings, fingerprint: str) -> EngineSpec:
-    """The spec with what only this worker knows: its device, and where compile caches lie."""
-    changed: dict[str, str] = {}
-    if spec.device is None:
-        changed["device"] = device
-    if isinstance(spec, OpenVinoSpec) and spec.cache:
-        cache = settings.data_dir / "cache" / "openvino" / f"{_file_name(device)}-{fingerprint}"
-        # Where it cannot be made, the engine loads without and says so in its applied settings.
-        with contextlib.suppress(OSError):
-            cache.mkdir(parents=True, exist_ok=True)
-        changed["cache_dir"] = str(cache)
-    return msgspec.structs.replace(spec, **changed)
 
 
 def _file_name(name: str) -> str:

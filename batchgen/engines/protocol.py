@@ -76,7 +76,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
     `config` is JSON: every knob as the pipeline reports it. `model_hash` is the content hash of
     weights and tokenizer. `compile_s` and `cache_state` (`cold`, `warm`, `off`) are None where the
-    engine cannot tell. `max_live` is how many requests are worth having in the running batch.
+    engine cannot tell; `cache_bytes` is the size of the cache's entry, None without one. `max_live`
+    is how many requests are worth having in the running batch.
     """
 
     engine: str
@@ -95,6 +96,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: float | None = None
     compile_s: float | None = None
     cache_state: str | None = None
+    cache_bytes: int | None = None
     model_hash: str | None = None
     libraries: dict[str, str] = {}
 

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ _NOTE = "entry.json"
 _QUARANTINE = "quarantine"
 _LOADS = "loads"
 _CHUNK_BYTES = 8 << 20
+# No compiled model is that small, so this much room is a full disk.
+_LITTLE_BYTES = 4 << 20
 
 
 class KeptFile(msgspec.Struct, frozen=True):
@@ -95,7 +97,10 @@ class CacheDirectory:
             note = (self.path / name / _NOTE).read_bytes()
         except FileNotFoundError:
             return None
-        return msgspec.json.decode(note, type=EntryNote)
+        try:
+            return msgspec.json.decode(note, type=EntryNote)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{_NOTE} cannot be read: {error}") from error
 
     def damage(self, name: str, note: EntryNote, tick: Callable[[], None]) -> str | None:
         """What is wrong with the entry's files; None: they are as they were written.
@@ -130,22 +135,30 @@ class CacheDirectory:
         """What a load has written into its directory."""
         return sorted(f for f in own.iterdir() if f.is_file() and not f.is_symlink())
 
-    def keep(
-        self, name: str, note: EntryNote, written: list[Path], tick: Callable[[], None]
-    ) -> EntryNote:
-        """Move what a load has written into the entry; returns the entry's new note.
+    @staticmethod
+    def checked(written: list[Path], tick: Callable[[], None]) -> dict[str, KeptFile]:
+        """Size and checksum of each file; `tick` is called now and then meanwhile."""
+        return {f.name: KeptFile(f.stat().st_size, _crc32(f, tick)) for f in written}
+
+    def keep(self, name: str, note: EntryNote, own: Path, written: Iterable[str]) -> None:
+        """Move what a load has written into the entry, which `note` describes from now on.
 
         The load's directory gets links in exchange: its engine may still read there.
         """
         entry = self.path / name
         entry.mkdir(exist_ok=True)
-        kept = {f.name: KeptFile(f.stat().st_size, _crc32(f, tick)) for f in written}
-        new = msgspec.structs.replace(note, files={**note.files, **kept})
         for file in written:
-            file.replace(entry / file.name)
-            file.symlink_to(Path("..") / ".." / name / file.name)
-        _write(entry / _NOTE, new)
-        return new
+            (own / file).replace(entry / file)
+            (own / file).symlink_to(Path("..") / ".." / name / file)
+        _write(entry / _NOTE, note)
+
+    @staticmethod
+    def why_nothing(own: Path) -> str:
+        """Why a load may have written nothing."""
+        free = shutil.disk_usage(own).free
+        if free < _LITTLE_BYTES:
+            return f"the disk has {free} bytes left"
+        return "the runtime wrote no compiled model"
 
     def keep_nothing(self, name: str, note: EntryNote, reason: str) -> None:
         """Only the reason stays of the entry."""

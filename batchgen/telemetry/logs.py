@@ -47,6 +47,8 @@ LOG_KEYS: Mapping[str, str] = {
     "in_flight": "number of requests in the engine",
     "suspects": "number of requests that may have killed it",
     "size": "bytes",
+    "cache": "an entry of the compile cache",
+    "state": "of what the event is about",
     "text": "what a library says",
 }
 
