@@ -342,13 +342,6 @@ def test_a_draft_model_refuses_what_it_would_corrupt(openvino):
     assert (result.code, result.param) == ("unsupported_parameter", "temperature")
 
 
-def test_prompt_lookup_runs_and_counts_what_was_accepted(openvino):
-    loaded = openvino(prompt_lookup=PromptLookup(num_assistant_tokens=3, max_ngram_size=2))
-    generation = loaded.one([5, 6, 7, 8] * 20, max_tokens=40, ignore_eos=True)
-    assert generation.n_out == 40
-    assert generation.n_accepted is not None
-
-
 def test_without_split_prefill_a_prompt_over_the_batch_is_an_error_line(openvino):
     loaded = openvino({"dynamic_split_fuse": False, "max_num_batched_tokens": 64})
     long, short = loaded.run(loaded.request([5] * 65), loaded.request([5] * 64))

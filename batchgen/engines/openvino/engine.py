@@ -23,10 +23,12 @@ from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.openvino.knobs import generation_config
-from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS, KvPool
+from batchgen.engines.openvino.kv_pool import KvPool
+from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
 from batchgen.engines.openvino.live import Live
 from batchgen.engines.openvino.loading import LoadedPipeline, load_pipeline
 from batchgen.engines.openvino.refusals import refusal
+from batchgen.engines.openvino.speculation import accepted_tokens, drafted_tokens
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
 from batchgen.engines.spec import EngineSpec, OpenVinoSpec
@@ -52,6 +54,7 @@ class OpenVinoEngine:
         self._max_running = 0
         self._tokens_in = 0
         self._tokens_out = 0
+        self._drafted: int | None = None
         self._accepted = 0
         self._pipeline_ids = itertools.count()
 
@@ -143,6 +146,7 @@ class OpenVinoEngine:
             kv_utilisation_peak=metrics.max_cache_usage / 100 if fixed_pool else None,
             prompt_tokens=self._tokens_in,
             cached_prompt_tokens=None if self._caches_prefixes() else 0,
+            drafted_tokens=self._drafted,
             accepted_tokens=self._accepted if self._speculates() else None,
             rss_bytes=rss_bytes(),
         )
@@ -261,14 +265,20 @@ class OpenVinoEngine:
                 f"{live.asked} were asked for."
             )
             return Finished(id=live.request.id, failure=failure)
-        accepted = live.accepted() if self._speculates() else None
-        self._accepted += accepted or 0
+        drafted = accepted = None
+        if self._speculates():
+            sizes = live.step_sizes()
+            drafted = drafted_tokens(self._spec, sizes, live.limit)
+            accepted = accepted_tokens(sizes)
+            self._drafted = None if drafted is None else (self._drafted or 0) + drafted
+            self._accepted += accepted
         generation = Generation(
             choices=choices,
             n_in=n_in,
             n_cached=None if self._caches_prefixes() else 0,
             n_out=n_out,
             timings=live.timings(),
+            n_drafted=drafted,
             n_accepted=accepted,
         )
         return Finished(id=live.request.id, generation=generation)

@@ -76,9 +76,9 @@ class Live:
         first = max(self.t_adm, int(stamps[0] * _NS_PER_MS))
         return Timings(self.t_enq, self.t_adm, first, max(first, int(stamps[-1] * _NS_PER_MS)))
 
-    def accepted(self) -> int:
-        """How many speculative tokens were accepted: each step yields one token besides them."""
-        return sum(int(size) - 1 for size in self._raw_metrics().m_batch_sizes)
+    def step_sizes(self) -> list[int]:
+        """How many tokens each step gave it."""
+        return [int(size) for size in self._raw_metrics().m_batch_sizes]
 
     def _raw_metrics(self) -> Any:
         return self.handle.get_perf_metrics().raw_metrics
