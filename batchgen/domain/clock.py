@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

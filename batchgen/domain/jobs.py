@@ -244,6 +244,25 @@ class Segment:
         return section_span(section, d.output_bytes, d.timings_bytes, d.error_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class FinalSegment:
+    """All of a shard's results, without the indexes of its lines: they are in input order."""
+
+    object_key: str
+    output_bytes: int
+    timings_bytes: int
+    error_bytes: int
+    sha256: str
+    n_completed: int
+    n_failed: int
+    usage: Usage
+    session_ids: tuple[SessionId, ...]
+
+    def span(self, section: Section) -> tuple[int, int]:
+        """The section's byte range [start, end) in the object."""
+        return section_span(section, self.output_bytes, self.timings_bytes, self.error_bytes)
+
+
 def section_span(
     section: Section, output_bytes: int, timings_bytes: int, error_bytes: int
 ) -> tuple[int, int]:

@@ -4,7 +4,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from batchgen.domain.jobs import Section, Segment
+from batchgen.domain.errors import NotFound
+from batchgen.domain.jobs import FinalSegment, Section
 from batchgen.storage.objects import ObjectStore
 
 # Beyond so many error lines the commonest so far stands for all.
@@ -19,11 +20,14 @@ class Blame:
         self._codes: Counter[str] = Counter()
         self._messages: dict[str, str] = {}
 
-    def take(self, segment: Segment) -> None:
+    def take(self, segment: FinalSegment) -> None:
         start, end = segment.span(Section.ERROR)
         if end == start or self._codes.total() >= _ENOUGH:
             return
-        body = self._store.get_range(segment.draft.object_key, start, end)
+        try:
+            body = self._store.get_range(segment.object_key, start, end)
+        except NotFound:
+            return  # a job must not stay for ever because of its metrics
         for line in body.split(b"\n")[:-1]:
             error = _error_of(json.loads(line))
             code = str(error.get("code"))

@@ -7,9 +7,10 @@ from typing import assert_never
 import structlog
 from sqlalchemy import Connection
 
+from batchgen.domain.clock import Clock, SystemClock
 from batchgen.domain.errors import LostLease, NotFound
 from batchgen.domain.ids import FileId, JobId, LeaseToken, ShardId, new_file_id
-from batchgen.domain.jobs import Counts, Job, Section, Segment, ShardPlan, Usage
+from batchgen.domain.jobs import Counts, FinalSegment, Job, Section, ShardPlan, Usage
 from batchgen.domain.outcomes import Cut, CutReason
 from batchgen.domain.states import (
     PUBLISHABLE_JOB_STATES,
@@ -30,9 +31,8 @@ from batchgen.storage.session import Database
 log = structlog.get_logger(__name__)
 
 _SHARDS_AT_ONCE = 16
-_SEGMENTS_A_RENEWAL = 200
-# Slow enough for any machine: metrics of a million lines take some ten seconds without a pause.
-_LINES_A_SECOND = 10_000
+# The control lease is renewed when this share of it has passed.
+_RENEW_AT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,12 @@ class Finalized:
 
 
 def run_once(
-    database: Database, store: ObjectStore, settings: Settings, job_id: JobId
+    database: Database,
+    store: ObjectStore,
+    settings: Settings,
+    job_id: JobId,
+    *,
+    clock: Clock | None = None,
 ) -> Finalized | None:
     """End the job if its work is over; None where another is at it or nothing is due.
 
@@ -56,7 +61,9 @@ def run_once(
     if token is None:
         return None
     try:
-        return _Closing(database, store, settings.lease_s, job_id, token).run()
+        return _Closing(
+            database, store, settings.lease_s, job_id, token, clock or SystemClock()
+        ).run()
     except LostLease:
         return None
     finally:
@@ -73,6 +80,7 @@ class _Closing:
     lease_s: float
     job_id: JobId
     token: LeaseToken
+    clock: Clock
 
     def run(self) -> Finalized | None:
         with self.database.unit_of_work() as tx:
@@ -92,10 +100,9 @@ class _Closing:
                     return Finalized(state, published=False)
         return self._publish()
 
-    def _hold(self, tx: Connection, *, n_lines: int = 0) -> JobState:
-        """Keep the lease for the next step; `n_lines` are to be sorted in one go in it."""
-        lease_s = self.lease_s + n_lines / _LINES_A_SECOND
-        return control.renew(tx, self.job_id, self.token, lease_s)
+    def _hold(self, tx: Connection) -> JobState:
+        """Keep the lease for the next step."""
+        return control.renew(tx, self.job_id, self.token, self.lease_s)
 
     def _cut_pending(self, reason: CutReason) -> None:
         while True:
@@ -144,9 +151,9 @@ class _Closing:
     def _publish(self) -> Finalized:
         with self.database.unit_of_work() as tx:
             job = jobs.get(tx, self.job_id)
-            final = segments.of_job(tx, self.job_id, final_only=True)
+            final = segments.final_of_job(tx, self.job_id)
             sessions = devices.sessions_of_job(tx, self.job_id)
-        measured = measure.job_metrics(self.store, self._keeping(final, job.counts.total), sessions)
+        measured = measure.job_metrics(self.store, self._keeping(final), sessions)
         counts, usage = _totals(final)
         with self.database.unit_of_work() as tx:
             self._hold(tx)
@@ -163,17 +170,15 @@ class _Closing:
         self._remove_orphans()
         return Finalized(state, published=True)
 
-    def _keeping(self, final: Sequence[Segment], n_lines: int) -> Iterator[Segment]:
-        """The segments; the lease is renewed now and then while they are gone through, and at the
-        end for what is made of them.
-        """
-        for n, segment in enumerate(final, 1):
-            if n % _SEGMENTS_A_RENEWAL == 0:
+    def _keeping(self, final: Sequence[FinalSegment]) -> Iterator[FinalSegment]:
+        """The segments; the lease is renewed in time while they are gone through."""
+        renewed = self.clock.monotonic()
+        for segment in final:
+            if self.clock.monotonic() - renewed > self.lease_s * _RENEW_AT:
                 with self.database.unit_of_work() as tx:
                     self._hold(tx)
+                renewed = self.clock.monotonic()
             yield segment
-        with self.database.unit_of_work() as tx:
-            self._hold(tx, n_lines=n_lines)
 
     def _remove_orphans(self) -> None:
         """Objects that late or killed holders left behind: nothing refers to them."""
@@ -189,19 +194,20 @@ class _Closing:
                     self.store.delete(key)
 
 
-def _totals(final: Sequence[Segment]) -> tuple[Counts, Usage]:
-    completed = sum(len(s.draft.output_indexes) for s in final)
-    failed = sum(len(s.draft.error_indexes) for s in final)
+def _totals(final: Sequence[FinalSegment]) -> tuple[Counts, Usage]:
+    completed = sum(s.n_completed for s in final)
+    failed = sum(s.n_failed for s in final)
     usage = Usage()
     for segment in final:
-        usage = records.add(usage, segment.draft.usage)
+        usage = records.add(usage, segment.usage)
     return Counts(completed + failed, completed, failed), usage
 
 
-def _produce(tx: Connection, job: Job, final: Sequence[Segment], section: Section) -> FileId | None:
+def _produce(
+    tx: Connection, job: Job, final: Sequence[FinalSegment], section: Section
+) -> FileId | None:
     """The virtual file of one section; None where it would be empty."""
-    spans = {s.draft.object_key: s.span(section) for s in final}
-    size = sum(end - start for start, end in spans.values())
+    size = sum(end - start for start, end in (s.span(section) for s in final))
     if size == 0:
         return None
     match section:
@@ -217,7 +223,7 @@ def _produce(tx: Connection, job: Job, final: Sequence[Segment], section: Sectio
         project=job.project,
         filename=f"{job.id}_{section}.jsonl",
         size=size,
-        sha256=records.digest({f"{section}/{s.draft.object_key}": s.draft.sha256 for s in final}),
+        sha256=records.digest({f"{section}/{s.object_key}": s.sha256 for s in final}),
         job_id=job.id,
         section=section,
         expires_after_s=job.output_expires_after_s,

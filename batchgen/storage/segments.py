@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, array
 from sqlalchemy.types import Integer
 
 from batchgen.domain.ids import JobId, SegmentId, ShardId
-from batchgen.domain.jobs import Section, Segment, SegmentDraft, Usage, section_span
+from batchgen.domain.jobs import FinalSegment, Section, Segment, SegmentDraft, Usage, section_span
 from batchgen.storage.tables import segments, shards
 
 
@@ -31,8 +31,45 @@ def of_shard(tx: Connection, shard_id: ShardId) -> list[Segment]:
     return _segments(tx, _segment_query().where(segments.c.shard_id == shard_id))
 
 
+def final_of_job(tx: Connection, job_id: JobId) -> list[FinalSegment]:
+    """In the order of the shards in the file; some hundred bytes a shard, whatever is in it."""
+    columns = segments.c
+    rows = tx.execute(
+        select(
+            columns.object_key,
+            columns.output_bytes,
+            columns.timings_bytes,
+            columns.error_bytes,
+            columns.sha256,
+            columns.n_completed,
+            columns.n_failed,
+            columns.input_tokens,
+            columns.cached_tokens,
+            columns.output_tokens,
+            columns.session_ids,
+        )
+        .join(shards, shards.c.id == columns.shard_id)
+        .where(columns.job_id == job_id, columns.final)
+        .order_by(shards.c.seq)
+    )
+    return [
+        FinalSegment(
+            object_key=row.object_key,
+            output_bytes=row.output_bytes,
+            timings_bytes=row.timings_bytes,
+            error_bytes=row.error_bytes,
+            sha256=row.sha256,
+            n_completed=row.n_completed,
+            n_failed=row.n_failed,
+            usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+            session_ids=tuple(row.session_ids),
+        )
+        for row in rows
+    ]
+
+
 def of_job(tx: Connection, job_id: JobId, *, final_only: bool = False) -> list[Segment]:
-    """In the order of the shards in the file."""
+    """In the order of the shards in the file, with the indexes of all lines: for small jobs."""
     query = _segment_query().where(segments.c.job_id == job_id)
     if final_only:
         query = query.where(segments.c.final)

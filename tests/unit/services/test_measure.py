@@ -1,14 +1,14 @@
 """What metrics are made of a job's timing lines."""
 
 import json
-import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchgen.domain.ids import JobId, SegmentId, ShardId
-from batchgen.domain.jobs import Segment
+from batchgen.domain.ids import DeviceId, SessionId
+from batchgen.domain.jobs import EngineSession, FinalSegment
 from batchgen.domain.outcomes import Failed
 from batchgen.formats.openai import error_line
 from batchgen.services import measure, records
@@ -39,14 +39,26 @@ def timing(
     return out
 
 
-def segment_of(store: ObjectStore, timings: list[dict[str, Any]], *, failed: int = 0) -> Segment:
+def segment_of(
+    store: ObjectStore, timings: list[dict[str, Any]], *, failed: int = 0
+) -> FinalSegment:
     made = [Record(i, b"{}\n", json.dumps(t).encode() + b"\n") for i, t in enumerate(timings)]
     made += [
         Record(len(timings) + i, error_line(f"r{i}", Failed(400, f"code_{min(i, 1)}", "no")))
         for i in range(failed)
     ]
     draft = records.write(store, "jobs/j/0", made, Usage())
-    return Segment(SegmentId(1), JobId("j"), ShardId(1), 0, final=True, draft=draft)
+    return FinalSegment(
+        object_key=draft.object_key,
+        output_bytes=draft.output_bytes,
+        timings_bytes=draft.timings_bytes,
+        error_bytes=draft.error_bytes,
+        sha256=draft.sha256,
+        n_completed=len(draft.output_indexes),
+        n_failed=len(draft.error_indexes),
+        usage=draft.usage,
+        session_ids=draft.session_ids,
+    )
 
 
 def metrics_of(store: ObjectStore, *timings: dict[str, Any], failed: int = 0) -> dict[str, Any]:
@@ -119,7 +131,54 @@ def test_intervals_come_with_enough_samples_only(store: ObjectStore, n: int) -> 
         assert low <= ttft["p95"] <= high
 
 
-def test_quantiles_are_linear_between_neighbours() -> None:
-    assert measure.quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
-    assert measure.quantile([7.0], 0.99) == 7.0
-    assert math.isclose(measure.quantile([0.0, 10.0], 0.9), 9.0)
+def session(
+    name: str, *, boot: str | None, monotonic_ms: int | None, started_ms: int = 0
+) -> EngineSession:
+    """One that began `started_ms` after some moment, when its clock said `monotonic_ms`."""
+    return EngineSession(
+        id=SessionId(name),
+        device_id=DeviceId("host/CPU"),
+        fingerprint="f",
+        spec={},
+        applied={},
+        started_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=started_ms),
+        ended_at=None,
+        end_reason=None,
+        boot_id=boot,
+        monotonic_ns=None if monotonic_ms is None else monotonic_ms * MS,
+    )
+
+
+def over_a_reboot(store: ObjectStore, *sessions: EngineSession) -> dict[str, Any]:
+    """Two requests of 100 ms: at 900,000 ms of the session `a`, and at 20 ms of `b`."""
+    timings = [
+        timing(10, start_ms=900_000, last_ms=100) | {"session": "a"},
+        timing(10, start_ms=20, last_ms=100) | {"session": "b"},
+    ]
+    return measure.job_metrics(store, [segment_of(store, timings)], sessions)
+
+
+def test_times_of_two_boots_meet_on_the_clock_of_the_database(store: ObjectStore) -> None:
+    before = session("a", boot="one", monotonic_ms=900_000)
+    after = session("b", boot="two", monotonic_ms=20, started_ms=5_000)
+    found = over_a_reboot(store, before, after)
+    assert found["clock"] == "database"
+    assert found["values"]["makespan_s"]["value"] == pytest.approx(5.1)
+    assert found["values"]["req_s"]["value"] == pytest.approx(2 / 5.1)
+    assert found["values"]["steady_output_tok_s"]["value"] == pytest.approx(100, rel=0.01)
+
+
+def test_times_of_one_boot_are_taken_as_they_are(store: ObjectStore) -> None:
+    sessions = [session(name, boot="one", monotonic_ms=7) for name in ("a", "b")]
+    found = over_a_reboot(store, *sessions)
+    assert found["clock"] == "monotonic"
+    assert found["values"]["makespan_s"]["value"] == pytest.approx(900.08)
+
+
+def test_times_of_a_clock_that_nobody_knows_make_no_span(store: ObjectStore) -> None:
+    before = session("a", boot=None, monotonic_ms=None)
+    after = session("b", boot="two", monotonic_ms=20)
+    found = over_a_reboot(store, before, after)
+    assert found["values"]["makespan_s"]["value"] is None
+    assert "clocks" in found["values"]["makespan_s"]["reason"]
+    assert found["distributions"]["ttft_ms"]["n"] == 2
