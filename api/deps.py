@@ -15,7 +15,7 @@ from batchgen.domain.errors import (
     NotPermitted,
     UnknownOption,
 )
-from batchgen.domain.ids import FileId, JobId, KeyId
+from batchgen.domain.ids import CheckId, FileId, JobId, KeyId
 from batchgen.domain.jobs import Key, Scope
 from batchgen.services import keys
 
@@ -84,6 +84,10 @@ async def model_in_path(name: str) -> str:
     return _checked(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}", str, "model", "model", name)
 
 
+async def check_in_path(check_id: str) -> CheckId:
+    return _checked(r"check_[0-9a-f]{24}", CheckId, "check", "check_id", check_id)
+
+
 def as_job_id(value: str, param: str) -> JobId:
     """Raises NotFound for what cannot be one."""
     return _checked(r"batch_[0-9a-f]{24}", JobId, "job", param, value)
@@ -113,5 +117,6 @@ JobInPath = Annotated[JobId, Depends(job_in_path)]
 BatchInPath = Annotated[JobId, Depends(batch_in_path)]
 FileInPath = Annotated[FileId, Depends(file_in_path)]
 KeyInPath = Annotated[KeyId, Depends(key_in_path)]
+CheckInPath = Annotated[CheckId, Depends(check_in_path)]
 ModelInPath = Annotated[str, Depends(model_in_path)]
 IdempotencyKey = Annotated[str | None, Depends(idempotency_key)]

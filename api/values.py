@@ -48,6 +48,7 @@ def _check_json(value: Any, depth: int) -> None:
 
 Text = Annotated[str, Field(max_length=512), AfterValidator(_text)]
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_text)]
+LongText = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_text)]
 Metadata = dict[Annotated[str, AfterValidator(_text)], Annotated[str, AfterValidator(_text)]]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 

@@ -17,9 +17,10 @@ from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.protocol import EngineStats
 from batchgen.engines.spec import decode_spec
-from batchgen.storage import job_events, shards
+from batchgen.storage import job_events, model_checks, shards
 from workers.context import Context
 from workers.device_record import DeviceRecord
+from workers.model_check import ModelCheck
 from workers.prepare import failed_record
 from workers.resident import Resident
 from workers.session import Session
@@ -69,7 +70,8 @@ class DeviceWorker:
         if not self._serving.acquire(blocking=False):
             return False
         try:
-            while not self.stop.is_set() and self._serve_one_session():
+            # A check waits until no shard does: it must not hold a job up.
+            while not self.stop.is_set() and (self._serve_one_session() or self._check_one()):
                 self._last_work = self._context.clock.monotonic()
         except Unavailable as error:
             log.warning("database_unavailable", reason=str(error))
@@ -124,6 +126,21 @@ class DeviceWorker:
         except BaseException:
             self._release(claimed)
             raise
+        return True
+
+    def _check_one(self) -> bool:
+        with self._context.database.unit_of_work() as tx:
+            model_checks.reap(tx)
+            claimed = model_checks.claim(
+                tx,
+                pool=self._record.pool,
+                device=self._record.device,
+                holder=self._record.id,
+                lease_s=self._context.settings.lease_s,
+            )
+        if claimed is None:
+            return False
+        ModelCheck(self._context, self._resident, self._record, self.stop, claimed).run()
         return True
 
     def _claim(self) -> ClaimedShard | None:

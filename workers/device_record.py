@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from batchgen.domain.errors import Conflict
 from batchgen.domain.ids import DeviceId, SessionId
-from batchgen.storage import devices, shards
+from batchgen.storage import caches, devices, model_checks, shards
 from batchgen.storage.job_events import CHANNEL
 from batchgen.storage.listen import Listener
 from batchgen.storage.shards import WORK_CHANNEL
@@ -54,6 +54,8 @@ class DeviceRecord:
                     lease_s=self._context.settings.lease_s,
                 )
                 devices.close_sessions_of(tx, self.id, "its worker died")
+                caches.leave(tx, self.id)
+                model_checks.release_all_of(tx, self.id)
                 return shards.release_all_of(tx, self.id)
         except BaseException:
             self._unlock()

@@ -16,15 +16,16 @@ def fields_of(model: dict[str, Any]) -> dict[str, object]:
         "device": model["device"],
         "created": clock_time(model["created"]),
     }
-    out.update(_flat(model["spec"]))
+    out.update(flat(model["spec"]))
     return out
 
 
-def _flat(spec: dict[str, Any], above: str = "") -> dict[str, object]:
+def flat(spec: dict[str, Any], above: str = "") -> dict[str, object]:
+    """Nested settings as one level, their names joined with dots; what is not set is left out."""
     out: dict[str, object] = {}
     for name, value in spec.items():
         if isinstance(value, dict):
-            out.update(_flat(value, f"{above}{name}."))
+            out.update(flat(value, f"{above}{name}."))
         elif value is not None and name != "engine":
             out[f"{above}{name}"] = value if isinstance(value, bool | float) else str(value)
     return out

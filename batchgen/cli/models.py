@@ -2,7 +2,7 @@
 
 import typer
 
-from batchgen.cli import model_add
+from batchgen.cli import model_add, model_check
 from batchgen.cli.api_command import Api, api_command
 from batchgen.cli.model_add import Name
 
@@ -11,6 +11,7 @@ def add_to(app: typer.Typer) -> None:
     models = typer.Typer(help="Registered models.", no_args_is_help=True)
     app.add_typer(models, name="model")
     model_add.add_to(models)
+    model_check.add_to(models)
 
     @api_command(models, "list")
     def list_models(api: Api) -> None:

@@ -25,7 +25,7 @@ class CheckEvent(StrEnum):
 
     CLAIM = "claim"
     LOSE = "lose"
-    PASS = "pass"
+    SUCCEED = "succeed"
     FAIL = "fail"
     EXPIRE = "expire"
 
@@ -36,7 +36,7 @@ CHECK_TRANSITIONS: Mapping[tuple[CheckState, CheckEvent], CheckState] = {
     (_S.WAITING, _E.FAIL): _S.FAILED,
     (_S.WAITING, _E.EXPIRE): _S.EXPIRED,
     (_S.RUNNING, _E.LOSE): _S.WAITING,
-    (_S.RUNNING, _E.PASS): _S.PASSED,
+    (_S.RUNNING, _E.SUCCEED): _S.PASSED,
     (_S.RUNNING, _E.FAIL): _S.FAILED,
 }
 ENDED_CHECK_STATES = frozenset(CheckState) - {source for source, _ in CHECK_TRANSITIONS}

@@ -33,6 +33,15 @@ def spec_faults(spec: EngineSpec) -> list[str]:
             return simulated.faults(spec)
 
 
+def spec_warnings(spec: EngineSpec) -> list[str]:
+    """What works and costs something all the same, each with what would change it."""
+    match spec:
+        case OpenVinoSpec():
+            return openvino_lint.warnings(spec)
+        case SimulatedSpec():
+            return []
+
+
 def refusal(spec: EngineSpec, sampling: SamplingParams) -> Failed | None:
     """The error line for a request that asks what this engine cannot do, or None.
 

@@ -9,9 +9,8 @@ from collections.abc import Collection
 
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.checks import kv_capacity
+from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
 from batchgen.engines.openvino.live import Live
-
-KV_BLOCK_TOKENS = 32
 
 
 class KvPool:

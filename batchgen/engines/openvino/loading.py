@@ -16,7 +16,7 @@ from batchgen.domain.requests import SamplingParams
 from batchgen.engines.openvino.blobs import blob_directory
 from batchgen.engines.openvino.device import apply_properties, device_state, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
-from batchgen.engines.openvino.kv_pool import KV_BLOCK_TOKENS
+from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
 from batchgen.engines.openvino.lint import faults
 from batchgen.engines.openvino.model_dir import (
     ModelFacts,
