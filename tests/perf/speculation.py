@@ -6,9 +6,10 @@ One engine is loaded after the other, in this process: plain, a draft model that
 tokens, and prompt lookup, each with a KV cache of u8 and of f16. A row's speed is its output tokens
 a second against the plain engine of the same precision, both of them run in turns (`--rounds`, the
 median of the ratios). `accepted` is the share of proposed tokens; a lookup does not tell how many
-it proposed. `tokens/step` is what a request got from a step, at least: its last one is not counted. `exact` is how many answers are the
-plain engine's, token by token, in the same precision. The plain rows are the engine against itself.
-`--made-up` takes orders with names that the draft has not seen.
+it proposed. `tokens/step` is what a request got from a step, at least: its last step is not
+counted. `exact` is how many answers are the plain engine's, token by token, in the same precision.
+The plain rows are the engine against itself. `--made-up` takes orders with names that the draft has
+not seen.
 """
 
 import argparse
