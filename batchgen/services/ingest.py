@@ -1,6 +1,7 @@
 """Read a job's input once: reject it with all of its faults, or cut it into shards and queue it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -14,14 +15,17 @@ from batchgen.domain.states import PUBLISHABLE_JOB_STATES, JobEvent, JobState
 from batchgen.engines.spec import encode_spec
 from batchgen.formats.cutting import Limits
 from batchgen.formats.validate import Scan
+from batchgen.services import model_content
 from batchgen.services.models import Resolved, resolve
 from batchgen.settings import Settings
-from batchgen.storage import control, jobs, shards
+from batchgen.storage import control, jobs, models, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
 # The control lease is renewed when this share of it has passed.
 _RENEW_AT = 0.25
+# While a large model is hashed, this often whether the lease is due.
+_HASH_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ def _run(
         return _reject(database, lease, [Fault("file_not_found", "the input file is gone")])
     if scan.faults or scan.model is None:
         return _reject(database, lease, scan.faults)
-    return _accept(database, lease, job, scan.model, plans)
+    return _accept(database, settings, lease, job, scan.model, plans)
 
 
 def _reject(database: Database, lease: _ControlLease, faults: list[Fault]) -> Ingested:
@@ -143,9 +147,15 @@ def _reject(database: Database, lease: _ControlLease, faults: list[Fault]) -> In
 
 
 def _accept(
-    database: Database, lease: _ControlLease, job: Job, name: str, plans: list[ShardPlan]
+    database: Database,
+    settings: Settings,
+    lease: _ControlLease,
+    job: Job,
+    name: str,
+    plans: list[ShardPlan],
 ) -> Ingested:
     n_requests = sum(plan.n_requests for plan in plans)
+    _hash_model(database, settings, lease, name)
     with database.unit_of_work() as tx:
         lease.hold(tx)
         resolved = _resolved(tx, job, name)
@@ -166,6 +176,20 @@ def _accept(
             state = jobs.advance(tx, job.id, JobEvent.SHARDED)
             return Ingested(state, n_requests, len(plans), pool=model.pool, device=model.device)
     return _reject(database, lease, [resolved])
+
+
+def _hash_model(database: Database, settings: Settings, lease: _ControlLease, name: str) -> None:
+    """A job pins the content of its model: a large one that nobody has read yet is read now."""
+    try:
+        with database.unit_of_work() as tx:
+            model = models.current(tx, name)
+    except NotFound:
+        return
+    with ThreadPoolExecutor(1, "model-hash") as beside:
+        filled = beside.submit(model_content.fill, database, settings, model)
+        while not wait([filled], timeout=_HASH_LOOK_S).done:
+            lease.keep()
+        filled.result()
 
 
 def _resolved(tx: Connection, job: Job, name: str) -> Resolved | Fault:

@@ -1,16 +1,15 @@
 """Register models, and resolve what a job names to the engine spec that will run it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
-from batchgen.domain.jobs import Model
+from batchgen.domain.jobs import Device, Model
 from batchgen.engines.fingerprint import fingerprint
 from batchgen.engines.registry import spec_faults
 from batchgen.engines.spec import (
@@ -20,16 +19,52 @@ from batchgen.engines.spec import (
     decode_spec,
     encode_spec,
 )
+from batchgen.services import model_content, placement
+from batchgen.services.model_content import Content
+from batchgen.services.model_files import code_that_is_not_run, model_directory
 from batchgen.settings import Settings
-from batchgen.storage import models
+from batchgen.storage import devices, models
 from batchgen.storage.session import Database
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 _POOL = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-# Not for data: what lies there is made up by the kernel.
-_NEVER = (Path("/proc"), Path("/sys"), Path("/dev"))
 # What only the server decides.
-_RESERVED = ("engine", "path", "device", "cache_dir")
+_DERIVED = ("cache_dir", "content_hash", "draft.content_hash")
+# What only a registration decides: a job names nothing on the machines.
+_REGISTERED = ("engine", "path", "device", "draft.path")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model as somebody wants it. `device` is what it runs on, by one string for engine and
+    workers.
+    """
+
+    spec: Mapping[str, Any]
+    pool: str = "default"
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that can be registered: checked, placed, its files looked at."""
+
+    name: str
+    spec: EngineSpec
+    fingerprint: str
+    pool: str
+    device: str | None
+    content: Content
+
+    def is_revision(self, model: Model) -> bool:
+        """Whether the revision is this model already: the same settings and the same files."""
+        settings = (self.fingerprint, self.pool, self.device)
+        if settings != (model.fingerprint, model.pool, model.device):
+            return False
+        if model.seal is None or self.content.seal == model.seal:
+            return True
+        known = (self.content.model, self.content.draft)
+        return known == (model.content_hash, model.draft_content_hash) and known[0] is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +87,78 @@ def register(
 ) -> Model:
     """A new revision under `name`, or the current one where nothing differs.
 
-    `device` binds its jobs to workers of that device. Raises InvalidRequest naming the place.
+    Raises InvalidRequest naming the place.
     """
+    with database.unit_of_work() as tx:
+        live = devices.live(tx, lease_s=settings.lease_s)
+    prepared = prepare(name, Asked(spec, pool, device), settings, live)
+    with database.unit_of_work() as tx:
+        return store(tx, prepared)
+
+
+def prepare(name: str, asked: Asked, settings: Settings, live: Sequence[Device]) -> Prepared:
+    """What would be registered; nothing is written. Raises InvalidRequest naming the place."""
     if not _NAME.fullmatch(name) or ".." in name:
         raise InvalidRequest(
             f"model name '{name}' may hold letters, digits and . _ : / @ -, at most 128",
             param="name",
         )
-    if not _POOL.fullmatch(pool):
+    if not _POOL.fullmatch(asked.pool):
         raise InvalidRequest(
-            f"pool '{pool}' may hold lower-case letters, digits, _ and -, at most 63", param="pool"
+            f"pool '{asked.pool}' may hold lower-case letters, digits, _ and -, at most 63",
+            param="pool",
         )
-    if spec.get("cache_dir") is not None:
-        raise InvalidRequest("cache_dir is derived by the server; leave it out", param="cache_dir")
-    typed = _with_checked_paths(decode_spec(dict(spec)), settings)
-    _refuse_faults(typed)
-    print_of_spec = fingerprint(typed)
-    with database.unit_of_work() as tx:
-        earlier = models.revisions(tx, name)
-        if earlier and earlier[0].retired_at is None:
-            last = earlier[0]
-            if (last.fingerprint, last.pool, last.device) == (print_of_spec, pool, device):
-                return last
-        models.insert(
-            tx,
-            model_id=new_model_id(),
-            name=name,
-            spec=encode_spec(typed),
-            fingerprint=print_of_spec,
-            content_hash=None,
-            pool=pool,
-            device=device,
-        )
-        return models.current(tx, name)
+    _refuse_derived(asked.spec)
+    spec, device = placement.place(decode_spec(dict(asked.spec)), asked.device, asked.pool, live)
+    spec = _with_checked_paths(spec, settings)
+    _refuse_faults(spec)
+    return Prepared(
+        name=name,
+        spec=spec,
+        fingerprint=fingerprint(spec),
+        pool=asked.pool,
+        device=device,
+        content=model_content.look(spec, settings),
+    )
+
+
+def store(tx: Connection, prepared: Prepared) -> Model:
+    """A new revision, or the current one where it is this model already."""
+    models.lock_name(tx, prepared.name)
+    content = prepared.content
+    earlier = models.revisions(tx, prepared.name)
+    if earlier and earlier[0].retired_at is None and prepared.is_revision(earlier[0]):
+        last = earlier[0]
+        if content.seal is not None and content.seal != last.seal:
+            models.reseal(tx, last.id, content.seal)
+        if content.model is not None:
+            models.set_content(tx, last.id, content.model, content.draft)
+        return models.get(tx, last.id)
+    models.insert(
+        tx,
+        model_id=new_model_id(),
+        name=prepared.name,
+        spec=encode_spec(prepared.spec),
+        fingerprint=prepared.fingerprint,
+        content_hash=content.model,
+        draft_content_hash=content.draft,
+        seal=content.seal,
+        pool=prepared.pool,
+        device=prepared.device,
+    )
+    return models.current(tx, prepared.name)
+
+
+def warnings(tx: Connection, settings: Settings, model: Model) -> list[str]:
+    """What somebody should know of a registered model as things are now."""
+    spec = decode_spec(dict(model.spec))
+    live = devices.live(tx, lease_s=settings.lease_s)
+    out = placement.remarks(spec, model.device, model.pool, live)
+    if files := model_content.changed_files(model):
+        out.append(_changed(model, files))
+    for directory in model_content.directories(spec).values():
+        out += code_that_is_not_run(directory)
+    return out
 
 
 def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved:
@@ -92,15 +166,49 @@ def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved
     InvalidRequest.
     """
     model = models.current(tx, name)
-    for reserved in _RESERVED:
-        if reserved in overrides:
+    for place in (*_REGISTERED, *_DERIVED):
+        if _names(overrides, place):
             raise InvalidRequest(
-                f"a job cannot override '{reserved}': register a model for that",
-                param=f"engine.{reserved}",
+                f"a job cannot override '{place}': register a model for that",
+                param=f"engine.{place}",
             )
+    if files := model_content.changed_files(model):
+        raise InvalidRequest(_changed(model, files), code="model_changed", param="model")
     spec = decode_spec(_merged(model.spec, overrides))
+    placement.place(spec, None, model.pool, ())
     _refuse_faults(spec)
+    spec = model_content.pinned(spec, model)
     return Resolved(model=model, spec=spec, fingerprint=fingerprint(spec))
+
+
+def _changed(model: Model, files: list[str]) -> str:
+    return (
+        f"files of model '{model.name}' have changed since revision {model.revision} was "
+        f"registered ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}): register it again, "
+        "which makes a new revision where their content differs"
+    )
+
+
+def _refuse_derived(spec: Mapping[str, Any]) -> None:
+    if "trust_remote_code" in spec:
+        raise InvalidRequest(
+            "there is no trust_remote_code: code in a model's directory is never run",
+            param="trust_remote_code",
+        )
+    for place in _DERIVED:
+        if _names(spec, place, but_null=True):
+            mend = "set `cache` to false to go without" if place == "cache_dir" else "leave it out"
+            raise InvalidRequest(f"{place} is derived by the server; {mend}", param=place)
+
+
+def _names(tree: Mapping[str, Any], place: str, *, but_null: bool = False) -> bool:
+    """Whether the setting is given; with `but_null`, a null does not count."""
+    value: Any = tree
+    for name in place.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return not (but_null and value is None)
 
 
 def _refuse_faults(spec: EngineSpec) -> None:
@@ -123,38 +231,15 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _with_checked_paths(spec: EngineSpec, settings: Settings) -> EngineSpec:
     match spec:
         case OpenVinoSpec():
-            path = _model_directory(spec.path, settings, holds="openvino_model.xml")
+            path = model_directory(spec.path, settings, holds="openvino_model.xml")
             changed: dict[str, Any] = {"path": str(path)}
             if spec.draft is not None:
-                draft = _model_directory(spec.draft.path, settings, holds="openvino_model.xml")
+                draft = model_directory(
+                    spec.draft.path, settings, holds="openvino_model.xml", param="draft.path"
+                )
                 changed["draft"] = {**encode_spec(spec)["draft"], "path": str(draft)}
         case SimulatedSpec():
             if spec.path is None:
                 return spec
-            changed = {"path": str(_model_directory(spec.path, settings, holds="tokenizer.json"))}
+            changed = {"path": str(model_directory(spec.path, settings, holds="tokenizer.json"))}
     return decode_spec({**encode_spec(spec), **changed})
-
-
-def _model_directory(given: str, settings: Settings, *, holds: str) -> Path:
-    if "\0" in given:
-        raise InvalidRequest("a path must not hold the character NUL", param="path")
-    path = Path(given).expanduser()
-    if not path.is_absolute():
-        raise InvalidRequest(f"model path '{given}' must be absolute", param="path")
-    path = path.resolve()
-    roots = [Path(root).resolve() for root in settings.model_roots.split(":") if root]
-    if roots and not any(path.is_relative_to(root) for root in roots):
-        raise InvalidRequest(
-            f"model path '{given}' is not under an allowed root ({', '.join(map(str, roots))}); "
-            "BATCHGEN_MODEL_ROOTS of the server names them",
-            param="path",
-        )
-    if any(path.is_relative_to(never) for never in _NEVER) or not path.is_dir():
-        raise InvalidRequest(f"model path '{given}' is no directory on the server", param="path")
-    if not (path / holds).is_file():
-        raise InvalidRequest(
-            f"model path '{given}' holds no {holds}: export the model first "
-            "(optimum-cli export openvino …)",
-            param="path",
-        )
-    return path
