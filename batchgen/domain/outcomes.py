@@ -7,6 +7,7 @@ from enum import StrEnum
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,31 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asks for; `arguments` is the JSON text that it wrote."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """One continuation. `text` is None until the token ids have been decoded."""
+    """One continuation. `text` is None until the token ids have been decoded.
+
+    `reasoning` is what a thinking model thought, apart from its text, and `n_reasoning` how many of
+    its tokens that took; None where the model does not think. `form_fault` says why the text does
+    not have the form that was asked for.
+    """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     text: str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    n_reasoning: int | None = None
+    form_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,32 @@ class Endpoint(StrEnum):
     COMPLETIONS = "/v1/completions"
 
 
+class GrammarKind(StrEnum):
+    """How a grammar is written; a structural tag is xgrammar's JSON for text with parts in form."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    EBNF = "ebnf"
+    STRUCTURAL_TAG = "structural_tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The form that the generated text must have; `param` is the request's field that asks it."""
+
+    kind: GrammarKind
+    source: str
+    param: str = "response_format"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen; the names are those of the OpenAI API and of common servers.
 
     `temperature` 0 is greedy. `max_tokens` None means up to the model's length. `logprobs` is the
     number of alternatives a token (0: the chosen token only; None: no logprobs). `seed` None is
-    unseeded. `stop_token_ids` come on top of the model's own end tokens.
+    unseeded. `stop_token_ids` come on top of the model's own end tokens. `grammar` None leaves the
+    text free.
     """
 
     max_tokens: int | None = None
@@ -37,14 +56,16 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages to be rendered by the model's chat template."""
+    """Messages to be rendered by the model's chat template, and the tools it shall show."""
 
     messages: tuple[Mapping[str, Any], ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +86,35 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which of a request's tools may be called.
+
+    `names` and `schemas` (JSON texts of the arguments) go together. `required`: at least one call,
+    and nothing else. `strict`: arguments in the form of their schemas also where a call is not
+    required. `parallel`: several calls in one answer.
+    """
+
+    names: tuple[str, ...]
+    schemas: tuple[str, ...]
+    required: bool = False
+    strict: bool = False
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What the generated text shall be, besides text.
+
+    `json_schema` is what a finished answer must be valid against; where it is not, the line fails
+    if `strict`, and is marked otherwise. `tools` None: no tool calls are looked for.
+    """
+
+    json_schema: str | None = None
+    strict: bool = True
+    tools: ToolChoice | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One line of a job's input.
 
@@ -77,3 +127,4 @@ class GenerationRequest:
     endpoint: Endpoint
     prompt: Prompt
     sampling: SamplingParams
+    answer: AnswerForm = AnswerForm()

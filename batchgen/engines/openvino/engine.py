@@ -22,6 +22,7 @@ from batchgen.domain.outcomes import Failed, FinishReason, Generation
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.openvino.identity import compile_identity
+from batchgen.engines.openvino.grammar_gate import GrammarGate
 from batchgen.engines.openvino.knobs import generation_config
 from batchgen.engines.openvino.kv_pool import KvPool
 from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
@@ -45,6 +46,7 @@ class OpenVinoEngine:
         self._loaded: LoadedPipeline | None = None
         self._pool = KvPool(None)
         self._most_live = 1
+        self._gate = GrammarGate(Path())
         self._waiting: deque[Live] = deque()
         self._starting: list[Live] = []
         self._running: dict[int, Live] = {}
@@ -69,6 +71,7 @@ class OpenVinoEngine:
         self._spec = spec
         self._loaded = load_pipeline(spec)
         applied = self._loaded.applied
+        self._gate = GrammarGate(Path(spec.path))
         self._most_live = applied.max_live
         self._pool = KvPool(
             applied.kv_blocks,
@@ -84,6 +87,8 @@ class OpenVinoEngine:
             taken = self._take(request, now)
             if isinstance(taken, Failed):
                 refused.append(Finished(id=request.id, failure=taken))
+            elif request.sampling.grammar is not None:
+                self._gate.enter(taken)
             else:
                 self._waiting.append(taken)
         return refused
@@ -102,6 +107,10 @@ class OpenVinoEngine:
     def step(self) -> list[Finished]:
         pipeline = self._pipeline()
         ended = self._start()
+        if self._gate:
+            fine, refused = self._gate.open(wait=not self._running and not self._waiting)
+            self._waiting += fine
+            ended += refused
         self._steps += 1
         self._dropping = False
         if pipeline.has_non_finished_requests():
@@ -116,13 +125,14 @@ class OpenVinoEngine:
         return ended
 
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting or self._dropping)
+        return bool(self._running or self._waiting or self._dropping or self._gate)
 
     def cancel(self, ids: Sequence[int]) -> list[int]:
         wanted = set(ids)
         dropped = [live.request.id for live in self._waiting if live.request.id in wanted]
         if dropped:
             self._waiting = deque(w for w in self._waiting if w.request.id not in wanted)
+        dropped += self._gate.drop(wanted)
         for live in [self._running[i] for i in ids if i in self._running]:
             if live.handle is not None:
                 live.handle.cancel()
@@ -139,7 +149,7 @@ class OpenVinoEngine:
         return EngineStats(
             steps=self._steps,
             running=self._sequences,
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._gate),
             output_tokens=self._tokens_out,
             max_running=self._max_running,
             kv_utilisation=metrics.cache_usage / 100 if fixed_pool else None,
@@ -153,6 +163,7 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         self._waiting.clear()
+        self._gate.close()
         self._running.clear()
         self._loaded = None
 

@@ -8,6 +8,7 @@ import openvino_genai as genai
 
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.requests import SamplingParams
+from batchgen.engines.openvino.grammars import structured_output
 from batchgen.engines.spec import CacheEviction, OpenVinoSpec, SparseAttention
 
 _NESTED = {"cache_eviction": "cache_eviction_config", "sparse_attention": "sparse_attention_config"}
@@ -104,6 +105,8 @@ def generation_config(
     config.frequency_penalty = sampling.frequency_penalty
     config.repetition_penalty = sampling.repetition_penalty
     config.logprobs = 0 if sampling.logprobs is None else 1
+    if sampling.grammar is not None:
+        config.structured_output_config = structured_output(sampling.grammar)
     if spec.draft is not None and spec.draft.num_assistant_tokens is not None:
         config.num_assistant_tokens = spec.draft.num_assistant_tokens
     if spec.draft is not None and spec.draft.assistant_confidence_threshold is not None:
