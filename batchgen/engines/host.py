@@ -201,7 +201,8 @@ def be_the_first_to_go() -> None:
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
 
 
-def main() -> int:
+def main(make: Callable[[EngineSpec], Engine] = make_engine) -> int:
+    """Serve with the engines that `make` makes, on the descriptors that the arguments name."""
     parser = argparse.ArgumentParser(prog="batchgen.engines.host", description=__doc__)
     parser.add_argument("--pipe-fd", type=int, required=True)
     parser.add_argument("--trail-fd", type=int, required=True)
@@ -212,7 +213,7 @@ def main() -> int:
     faulthandler.enable()
     pipe: FramePipe[ToHost] = FramePipe(socket.socket(fileno=args.pipe_fd), ToHost)
     with TrailWriter(args.trail_fd) as trail:
-        return Host(pipe, trail).serve()
+        return Host(pipe, trail, make).serve()
 
 
 if __name__ == "__main__":

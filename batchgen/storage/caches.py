@@ -168,15 +168,17 @@ def set_aside(
     row = tx.execute(
         select(*(caches.c[column] for column in copied)).where(caches.c.writer_token == token)
     ).one()
+    told = {
+        "state": CacheState.QUARANTINED.value,
+        "reason": reason,
+        "bytes": size,
+        "n_files": n_files,
+    }
     tx.execute(
-        caches.insert().values(
-            **row._asdict(),
-            name=name,
-            state=CacheState.QUARANTINED.value,
-            reason=reason,
-            bytes=size,
-            n_files=n_files,
-        )
+        upsert(caches)
+        .values(**row._asdict(), name=name, **told)
+        # The sweeper may have found the folder before this row.
+        .on_conflict_do_update(index_elements=[caches.c.root_id, caches.c.name], set_=told)
     )
     tx.execute(
         update(caches)
@@ -246,6 +248,11 @@ def doomed(tx: Connection, root_id: str) -> list[CacheKey]:
 def names(tx: Connection, root_id: str) -> set[str]:
     """The entries known of a directory."""
     return set(tx.execute(select(caches.c.name).where(caches.c.root_id == root_id)).scalars())
+
+
+def total_bytes(tx: Connection) -> int:
+    """Of all directories together."""
+    return int(tx.execute(select(func.coalesce(func.sum(caches.c.bytes), 0))).scalar_one())
 
 
 def every(tx: Connection, lease_s: float) -> list[CacheEntry]:
