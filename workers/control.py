@@ -1,5 +1,5 @@
-"""The control worker's deeds: ingest, finalize, sweep. Each may be asked for at any time, any
-number of times.
+"""The control worker's deeds: ingest, finalize, sweep, keep caches. Each may be asked for at any
+time, any number of times.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import structlog
 
 from batchgen.domain.errors import Unavailable
 from batchgen.domain.ids import JobId
-from batchgen.services import finalize, ingest, sweep
+from batchgen.services import caches, finalize, ingest, sweep
 from batchgen.storage import control
 from workers.context import Context
 
@@ -17,15 +17,16 @@ log = structlog.get_logger(__name__)
 
 class ControlWorker:
     """What the control tasks call. The control lease in the database sees to it that none does
-    another's work.
+    another's work. Where `go_on` says no, long steps end before their time.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, go_on: Callable[[], bool] = lambda: True) -> None:
         self._context = context
+        self._go_on = go_on
 
     def ingest(self, job_id: JobId) -> None:
         c = self._context
-        ingest.run_once(c.database, c.store, c.bells, c.settings, job_id)
+        ingest.run_once(c.database, c.store, c.bells, c.settings, job_id, go_on=self._go_on)
 
     def finalize(self, job_id: JobId) -> None:
         c = self._context
@@ -33,6 +34,11 @@ class ControlWorker:
 
     def sweep(self) -> None:
         sweep.run_once(self._context.database, self._context.store, self._context.bells)
+
+    def keep_caches(self) -> None:
+        """Have compile caches removed beyond their size, and remove what this host reaches."""
+        caches.keep_budget(self._context.database, self._context.settings)
+        caches.remove_marked(self._context.database, self._context.settings)
 
     def looks(self) -> dict[str, Callable[[], None]]:
         """What is to be looked for again and again, so that jobs get on without a broker.
@@ -44,6 +50,7 @@ class ControlWorker:
             "sweep": self.sweep,
             "ingest": self._ingest_what_waits,
             "finalize": self._finalize_what_is_over,
+            "caches": self.keep_caches,
         }
 
     def _ingest_what_waits(self) -> None:

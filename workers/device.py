@@ -17,6 +17,7 @@ from batchgen.domain.jobs import ClaimedShard
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.protocol import EngineStats
 from batchgen.engines.spec import decode_spec
+from batchgen.services import caches
 from batchgen.storage import job_events, model_checks, shards
 from workers.context import Context
 from workers.device_record import DeviceRecord
@@ -82,7 +83,8 @@ class DeviceWorker:
         return not self.stop.is_set()
 
     def idle(self) -> None:
-        """To be called now and then: says that the worker is there, frees an engine long unused.
+        """To be called now and then: says that the worker is there, frees an engine long unused,
+        removes from this host's compile cache what is to go.
 
         Raises LostLease, Unavailable.
         """
@@ -93,6 +95,8 @@ class DeviceWorker:
             if self._resident.loaded and unused_s > self._context.settings.engine_idle_s:
                 self._resident.unload("idle")
             self._record.beat("idle")
+            # This host's directory may be out of the control worker's reach.
+            caches.remove_marked(self._context.database, self._context.settings)
         finally:
             self._serving.release()
 
