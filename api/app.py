@@ -14,7 +14,7 @@ from api.context import Context
 from api.deps import nothing_asked_beside
 from api.errors import OpenAIErrorEnvelope, Problem
 from api.guard import Guard
-from api.native import checks, devices, events, health, jobs, keys, results
+from api.native import caches, checks, devices, events, health, jobs, keys, results
 from api.openai import batches, files, models, online
 from batchgen.settings import Settings
 from batchgen.telemetry.logs import configure
@@ -33,6 +33,7 @@ _NATIVE: tuple[APIRouter, ...] = (
     results.router,
     events.router,
     devices.router,
+    caches.router,
     keys.router,
     health.router,
 )

@@ -168,6 +168,12 @@ class Client:
     def devices(self) -> list[Object]:
         return self._data(self._transport.json("GET", "/v1/devices"))
 
+    def caches(self) -> list[Object]:
+        return self._data(self._transport.json("GET", "/v1/caches"))
+
+    def prune_caches(self, body: Mapping[str, Any]) -> Object:
+        return self._transport.json("POST", "/v1/caches/prune", body=body)
+
     def create_key(self, body: Mapping[str, Any]) -> Object:
         return self._transport.json("POST", "/v1/keys", body=body)
 
