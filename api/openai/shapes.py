@@ -1,12 +1,13 @@
 """The OpenAI objects, field by field."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel
 
 from api.values import epoch, epoch_or_none
 from batchgen.domain.jobs import File, Job, Model
 from batchgen.domain.states import OPENAI_STATUS
+from batchgen.services.model_fleet import Deed, Step
 
 
 class FileObject(BaseModel):
@@ -165,21 +166,78 @@ class ModelObject(BaseModel):
     engine: str
     spec: dict[str, Any]
     fingerprint: str
+    content_hash: str | None
+    draft_content_hash: str | None
     pool: str
     device: str | None
 
     @classmethod
-    def of(cls, model: Model) -> "ModelObject":
+    def of(cls, model: Model) -> Self:
+        return cls(**cls._fields_of(model))
+
+    @classmethod
+    def _fields_of(cls, model: Model) -> dict[str, Any]:
+        return {
+            "id": model.name,
+            "created": epoch(model.created_at),
+            "revision": model.revision,
+            "engine": model.spec["engine"],
+            "spec": dict(model.spec),
+            "fingerprint": model.fingerprint,
+            "content_hash": model.content_hash,
+            "draft_content_hash": model.draft_content_hash,
+            "pool": model.pool,
+            "device": model.device,
+        }
+
+
+class DescribedModel(ModelObject):
+    """A model, and what of its files and of the fleet is not as one might think."""
+
+    warnings: list[str]
+
+    @classmethod
+    def described(cls, model: Model, warnings: list[str]) -> Self:
+        return cls(**cls._fields_of(model), warnings=warnings)
+
+
+class SettingChange(BaseModel):
+    """A setting that differs; null where it is not set."""
+
+    setting: str
+    before: Any
+    after: Any
+
+
+class ModelStep(BaseModel):
+    """What becomes of one model; `revision` is the one in use."""
+
+    model: str
+    deed: Deed
+    revision: int | None
+    changes: list[SettingChange]
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, step: Step) -> Self:
         return cls(
-            id=model.name,
-            created=epoch(model.created_at),
-            revision=model.revision,
-            engine=model.spec["engine"],
-            spec=dict(model.spec),
-            fingerprint=model.fingerprint,
-            pool=model.pool,
-            device=model.device,
+            model=step.name,
+            deed=step.deed,
+            revision=step.revision,
+            changes=[
+                SettingChange(setting=c.setting, before=c.before, after=c.after)
+                for c in step.changes
+            ],
+            warnings=step.warnings,
         )
+
+
+class FleetPlan(BaseModel):
+    """What changes, or without `applied` what would."""
+
+    object: Literal["fleet_plan"] = "fleet_plan"
+    applied: bool
+    data: list[ModelStep]
 
 
 class ModelList(BaseModel):

@@ -78,6 +78,14 @@ def fill(database: Database, settings: Settings, model: Model) -> Model:
         return models.get(tx, model.id)
 
 
+def fill_all(database: Database, settings: Settings) -> None:
+    """The same for every model in use."""
+    with database.unit_of_work() as tx:
+        every = models.every(tx)
+    for model in every:
+        fill(database, settings, model)
+
+
 def pinned(spec: EngineSpec, model: Model) -> EngineSpec:
     """The spec of a job on this revision: its engine loads these files or none."""
     if not isinstance(spec, OpenVinoSpec) or model.content_hash is None:

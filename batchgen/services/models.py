@@ -153,9 +153,15 @@ def warnings(tx: Connection, settings: Settings, model: Model) -> list[str]:
     """What somebody should know of a registered model as things are now."""
     spec = decode_spec(dict(model.spec))
     live = devices.live(tx, lease_s=settings.lease_s)
-    out = placement.remarks(spec, model.device, model.pool, live)
+    out = remarks(spec, model.device, model.pool, live)
     if files := model_content.changed_files(model):
-        out.append(_changed(model, files))
+        out.insert(0, _changed(model, files))
+    return out
+
+
+def remarks(spec: EngineSpec, device: str | None, pool: str, live: Sequence[Device]) -> list[str]:
+    """What of the fleet and the model's files is not as one might think."""
+    out = placement.remarks(spec, device, pool, live)
     for directory in model_content.directories(spec).values():
         out += code_that_is_not_run(directory)
     return out

@@ -70,12 +70,12 @@ def _accelerators(spec: EngineSpec) -> list[str]:
     if not isinstance(spec, OpenVinoSpec):
         return []
     asked = [spec.device, None if spec.draft is None else spec.draft.device]
-    names = {name for text in asked if text is not None for name in _names(text)}
+    names = {name for text in asked if text is not None for name in parse_device(text).names}
     return sorted(names - {"CPU"})
 
 
 def _names(device: str) -> set[str]:
-    """One GPU alone is called GPU, of several the first is GPU.0: the same device."""
+    """What a worker's device may be called. One GPU alone is called GPU, of several the first is GPU.0: the same device."""
     try:
         names = parse_device(device).names
     except InvalidRequest:
