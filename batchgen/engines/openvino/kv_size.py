@@ -74,6 +74,28 @@ def pool_bytes(spec: OpenVinoSpec) -> float | None:
     return knobs.num_kv_blocks * KV_BLOCK_TOKENS * shape.bytes_per_token(precision)
 
 
+def memory_fault(spec: OpenVinoSpec, memory_bytes: int | None) -> str | None:
+    """Why the KV cache cannot fit into a device of so much memory; None where it may, or is not
+    known.
+    """
+    needed = pool_bytes(spec)
+    if needed is None or memory_bytes is None or needed <= memory_bytes:
+        return None
+    shape, precision = kv_shape(Path(spec.path)), kv_precision(spec)
+    if shape is None or precision is None:
+        mend = "lower cache_size"
+    else:
+        block = KV_BLOCK_TOKENS * shape.bytes_per_token(precision)
+        mend = (
+            f"a block of {KV_BLOCK_TOKENS} tokens takes at least {block / 1e6:.3g} MB, so lower "
+            f"num_kv_blocks to well under {int(memory_bytes / block):,}, or lower cache_size"
+        )
+    return (
+        f"the KV cache would take {needed / 1e9:,.1f} GB, the device has {memory_bytes / 1e9:,.1f} "
+        f"GB: {mend}"
+    )
+
+
 def _whole(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     return value if isinstance(value, int) else 0

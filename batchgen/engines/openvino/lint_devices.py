@@ -35,7 +35,12 @@ def _string_faults(where: str, device: str) -> Iterator[str]:
     meta, names = listed_devices(device)
     if not device.strip():
         yield f"{where} is empty: name a device (CPU, GPU, GPU.1, NPU), or leave it out"
-    if meta in {"HETERO", "MULTI", "BATCH"} and not names:
+    if meta == "MULTI":
+        yield (
+            f"{where} '{device}': continuous batching cannot run on MULTI; use HETERO to split a "
+            "model, AUTO to have a device chosen, or a worker for each device"
+        )
+    elif meta in {"HETERO", "BATCH"} and not names:
         yield f"{where} '{device}' names no devices: write them as in {meta}:GPU.0,GPU.1"
     if len(set(names)) < len(names):
         yield f"{where} '{device}' names a device twice"

@@ -14,9 +14,9 @@ import openvino_genai as genai
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.requests import SamplingParams
 from batchgen.engines.openvino.blobs import blob_directory
-from batchgen.engines.openvino.device import apply_properties, device_state, physical_devices
+from batchgen.engines.openvino.device import apply_properties, memory_bytes, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
-from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
+from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS, memory_fault
 from batchgen.engines.openvino.lint import faults
 from batchgen.engines.openvino.model_dir import (
     ModelFacts,
@@ -29,6 +29,7 @@ from batchgen.engines.protocol import Applied
 from batchgen.engines.spec import DraftModel, Json, OpenVinoSpec
 
 _WARM_UP_ID = 2**63 - 1
+_BLOCKS_PRECISION = 0.02
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,15 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     if spec.draft is not None:
         _check_content(Path(spec.draft.path), spec.draft.content_hash)
     length = max_model_len(facts, spec.max_model_len)
-    if spec.scheduler_config.cache_interval_multiplier is not None and not facts.linear_attention:
-        raise LoadFailed(
-            "cache_interval_multiplier has no effect: the model has no linear attention"
-        )
     core = ov.Core()
     device = spec.device or "CPU"
     devices = physical_devices(core, device)
-    properties = apply_properties(core, devices, _asked_properties(spec, devices))
+    memory = memory_bytes(core, device)
+    too_large = memory_fault(spec, memory)
+    if too_large is not None:
+        raise LoadFailed(too_large)
+    properties = _asked_properties(spec, devices)
+    held = apply_properties(core, device, properties)
     config = scheduler_config(spec, length)
     cache = blob_directory(spec)
     given: dict[str, Any] = dict(properties)
@@ -77,8 +79,10 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         compile_s = time.monotonic() - compiling
         block_bytes, pool_bytes = _first_token(pipeline, spec, facts)
     except RuntimeError as error:
-        raise LoadFailed(f"openvino-genai: {str(error).strip()}") from error
+        raise LoadFailed(f"openvino-genai: {str(error).strip()}{_mend(spec, error)}") from error
     fixed_pool = bool(config.num_kv_blocks or config.cache_size)
+    kv_blocks = round(pool_bytes / block_bytes) if fixed_pool and block_bytes else None
+    _check_blocks(spec, facts, kv_blocks)
     scheduler = held_by(config)
     applied = Applied(
         engine="openvino",
@@ -87,13 +91,16 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         device_name=", ".join(str(core.get_property(d, "FULL_DEVICE_NAME")) for d in devices),
         config={
             "scheduler_config": scheduler,
-            "runtime_config": properties,
-            "devices": {name: device_state(core, name, properties) for name in devices},
+            "runtime_config": held.asked,
+            "devices": held.devices,
+            "device_memory_bytes": memory,
             "max_model_len": length,
             "max_live_requests": spec.max_live_requests,
             "eos_token_ids": list(facts.eos_ids),
             "kv_cache_bytes": pool_bytes if fixed_pool else None,
-            "draft": None if spec.draft is None else _draft_as_applied(spec.draft, device),
+            "draft": None
+            if spec.draft is None
+            else _draft_as_applied(spec.draft, device, held.asked),
             "prompt_lookup": None
             if spec.prompt_lookup is None
             else {
@@ -108,7 +115,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         max_live=min(spec.max_live_requests or config.max_num_seqs, config.max_num_seqs),
         load_s=time.monotonic() - started,
         kv_block_tokens=KV_BLOCK_TOKENS,
-        kv_blocks=round(pool_bytes / block_bytes) if fixed_pool and block_bytes else None,
+        kv_blocks=kv_blocks,
         kv_bytes_per_token=block_bytes / KV_BLOCK_TOKENS if block_bytes else None,
         compile_s=compile_s,
         cache_state=cache.state(),
@@ -132,6 +139,28 @@ def _check_content(model_dir: Path, registered: str | None) -> None:
             f"{model_dir} holds other files here than were registered (content {found}, "
             f"registered {registered}): copy the registered ones, or register the model again"
         )
+
+
+def _check_blocks(spec: OpenVinoSpec, facts: ModelFacts, held: int | None) -> None:
+    """The pool itself tells how many blocks it has, to the precision of a share of it."""
+    asked = spec.scheduler_config.num_kv_blocks
+    if not asked or held is None or facts.linear_attention:
+        return
+    if abs(held - asked) > _BLOCKS_PRECISION * asked:
+        raise LoadFailed(
+            f"scheduler_config.num_kv_blocks: {asked} was asked for, the pool holds {held}"
+        )
+
+
+def _mend(spec: OpenVinoSpec, error: RuntimeError) -> str:
+    """What may help, where it is known."""
+    precision = spec.kv_cache_precision or spec.runtime_config.get("KV_CACHE_PRECISION")
+    if precision is not None and "cache_type" in str(error):
+        return (
+            f"\nThis device cannot compute with a KV cache of {precision} at its precision "
+            "(INFERENCE_PRECISION_HINT): leave kv_cache_precision out, or take u8 or f16"
+        )
+    return ""
 
 
 def _asked_properties(spec: OpenVinoSpec, devices: list[str]) -> dict[str, Json]:
@@ -171,11 +200,14 @@ def _draft(
     return genai.draft_model(str(draft_dir), draft_device, **given)
 
 
-def _draft_as_applied(draft: DraftModel, device: str) -> dict[str, Json]:
+def _draft_as_applied(
+    draft: DraftModel, device: str, held: dict[str, Json]
+) -> dict[str, Json | dict[str, Json]]:
     return {
         "path": draft.path,
         "kind": draft.kind,
         "device": draft.device or device,
+        "runtime_config": held if (draft.device or device) == device else {},
         "model_hash": content_hash(Path(draft.path), None),
         "num_assistant_tokens": draft.num_assistant_tokens,
         "assistant_confidence_threshold": draft.assistant_confidence_threshold,
