@@ -66,6 +66,8 @@ class Generation:
     """What an engine made of one request. Counts are of engine token ids; `n_out` sums the choices.
 
     `n_drafted` and `n_accepted` count speculative tokens, None where there was no speculation.
+    `prompt_logprobs` has one for each prompt token, None for the first, which nothing predicts; it
+    is None itself where nobody asked for them.
     """
 
     choices: tuple[Choice, ...]
@@ -75,6 +77,16 @@ class Generation:
     timings: Timings
     n_drafted: int | None = None
     n_accepted: int | None = None
+    prompt_logprobs: tuple[float | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What an embedding model made of one request: a vector of little-endian float32 a text."""
+
+    vectors: tuple[bytes, ...]
+    n_in: int
+    timings: Timings
 
 
 @dataclass(frozen=True, slots=True)

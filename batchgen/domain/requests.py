@@ -11,6 +11,8 @@ class Endpoint(StrEnum):
 
     CHAT_COMPLETIONS = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
 
 
 class GrammarKind(StrEnum):
@@ -38,7 +40,8 @@ class SamplingParams:
     `temperature` 0 is greedy. `max_tokens` None means up to the model's length. `logprobs` is the
     number of alternatives a token (0: the chosen token only; None: no logprobs). `seed` None is
     unseeded. `stop_token_ids` come on top of the model's own end tokens. `grammar` None leaves the
-    text free.
+    text free. `echo` puts the prompt before the answer, with the logprobs of both where `logprobs`
+    asks for any; only then may `max_tokens` be 0.
     """
 
     max_tokens: int | None = None
@@ -57,6 +60,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     grammar: Grammar | None = None
+    echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,18 @@ class TokenPrompt:
     ids: tuple[int, ...]
 
 
-Prompt = ChatPrompt | TextPrompt | TokenPrompt
+@dataclass(frozen=True, slots=True)
+class EmbeddingInput:
+    """Texts of which vectors are wanted, `dimensions` numbers each (None: as the model has them),
+    written as base64 of little-endian float32 or as a list of numbers.
+    """
+
+    texts: tuple[str, ...]
+    dimensions: int | None = None
+    as_base64: bool = False
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt | EmbeddingInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,8 @@ class GenerationRequest:
     """One line of a job's input.
 
     `index` counts the job's requests from 0, `line` is the physical line in the file from 1.
+    `default_max_tokens` is the API's own where the request names none: it is no wish, and gives way
+    to the model's length. `mirrored` are fields of the request that its answer repeats.
     """
 
     custom_id: str
@@ -128,3 +145,5 @@ class GenerationRequest:
     prompt: Prompt
     sampling: SamplingParams
     answer: AnswerForm = AnswerForm()
+    default_max_tokens: int | None = None
+    mirrored: Mapping[str, Any] = field(default_factory=dict)

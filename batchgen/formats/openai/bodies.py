@@ -18,6 +18,22 @@ class Part(msgspec.Struct):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """The function of an earlier tool call; `arguments` is the JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool call in an assistant's message. `index`: its place, as some clients leave it there."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+    index: int | None = None
+
+
 class Message(msgspec.Struct, forbid_unknown_fields=True):
     """One turn of a chat. The fields typed Any are refused unless null or empty."""
 
@@ -26,8 +42,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
     reasoning_content: str | None = None
     refusal: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
     function_call: Any = None
     audio: Any = None
     annotations: Any = None
@@ -51,6 +67,7 @@ class _Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    structured_outputs: Any = None
     # What the text does not depend on: taken with any value.
     user: Any = None
     metadata: Any = None
@@ -69,7 +86,10 @@ class ChatBody(_Sampling, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Scalar] | None = None
-    parallel_tool_calls: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Any = None
 
 
 class CompletionBody(_Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -77,29 +97,70 @@ class CompletionBody(_Sampling, kw_only=True, forbid_unknown_fields=True):
 
     prompt: str | list[Any]
     logprobs: int | None = None
+    echo: bool | None = None
 
 
-Body = ChatBody | CompletionBody
+class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/responses. From `seed` on: extras, as the other endpoints have them."""
 
-IGNORED = frozenset(
+    input: str | list[dict[str, Any]]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    metadata: dict[str, str] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    chat_template_kwargs: dict[str, Scalar] | None = None
+    # What the text does not depend on: taken with any value.
+    user: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+
+
+Body = ChatBody | CompletionBody | ResponsesBody
+
+_IGNORED_ANYWHERE = frozenset(
     {
         "user",
-        "metadata",
         "store",
         "service_tier",
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",
     }
 )
+IGNORED: Mapping[type[Body], frozenset[str]] = {
+    ChatBody: _IGNORED_ANYWHERE | {"metadata", "parallel_tool_calls"},
+    CompletionBody: _IGNORED_ANYWHERE | {"metadata"},
+    ResponsesBody: _IGNORED_ANYWHERE | {"prompt_cache_options"},
+}
 
 # Known and not supported: the values that ask for nothing, null always among them.
 _NEUTRAL_ANYWHERE: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),
     "stream_options": (),
     "logit_bias": ({},),
-    "echo": (False,),
     "use_beam_search": (False,),
     "best_of": (1,),
     "length_penalty": (1, 1.0),
@@ -115,7 +176,6 @@ _NEUTRAL_ANYWHERE: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "structured_outputs": (),
     "logits_processors": ([],),
     "return_tokens_as_token_ids": (False,),
     "return_token_ids": (False,),
@@ -125,9 +185,6 @@ _NEUTRAL_ANYWHERE: Mapping[str, tuple[Any, ...]] = {
 NEUTRAL: Mapping[type[Body], Mapping[str, tuple[Any, ...]]] = {
     ChatBody: {
         **_NEUTRAL_ANYWHERE,
-        "response_format": ({"type": "text"},),
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -143,4 +200,20 @@ NEUTRAL: Mapping[type[Body], Mapping[str, tuple[Any, ...]]] = {
         "mm_processor_kwargs": ({},),
     },
     CompletionBody: {**_NEUTRAL_ANYWHERE, "suffix": ("",), "response_format": ({"type": "text"},)},
+    ResponsesBody: {
+        "stream": (False,),
+        "stream_options": (),
+        "background": (False,),
+        "background_options": (),
+        "previous_response_id": (),
+        "conversation": (),
+        "prompt": (),
+        "truncation": ("disabled",),
+        "max_tool_calls": (),
+        "context_management": ([],),
+        "moderation": (),
+        "image": (),
+        "n": (1,),
+        "logit_bias": ({},),
+    },
 }

@@ -6,27 +6,35 @@ them or to drop what asks for nothing.
 """
 
 import json
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from batchgen.domain.errors import InvalidRequest, UnknownOption
 from batchgen.domain.jobs import Fault
 from batchgen.domain.outcomes import Failed
-from batchgen.domain.requests import Endpoint, GenerationRequest, Prompt, SamplingParams
+from batchgen.domain.requests import Endpoint, GenerationRequest
 from batchgen.formats.faults import printable, read_object, shown
 from batchgen.formats.openai.bodies import (
     IGNORED,
     NEUTRAL,
+    Body,
     ChatBody,
     CompletionBody,
     Message,
+    ResponsesBody,
 )
 from batchgen.formats.openai.convert import convert
+from batchgen.formats.openai.parsed import Parsed
 from batchgen.formats.openai.prompts import chat_prompt, completion_prompt
-from batchgen.formats.openai.sampling import chat_sampling, completion_sampling
-
-B = TypeVar("B", ChatBody, CompletionBody)
+from batchgen.formats.openai.response_items import as_chat, mirrored
+from batchgen.formats.openai.sampling import (
+    COMPLETION_MAX_TOKENS,
+    chat_sampling,
+    completion_sampling,
+)
 
 
 class _ChatLine(msgspec.Struct):
@@ -52,61 +60,104 @@ def parse_line(
     `max_output_tokens` is the most that a request may ask for.
     """
     try:
-        match Endpoint(endpoint):
-            case Endpoint.CHAT_COMPLETIONS:
-                custom_id, prompt, sampling = _read_chat(raw, line, max_output_tokens)
-            case Endpoint.COMPLETIONS:
-                custom_id, prompt, sampling = _read_completion(raw, line, max_output_tokens)
+        found = _READERS[Endpoint(endpoint)](raw, line, max_output_tokens)
     except InvalidRequest as error:
         return Failed(400, error.code, error.message, error.param)
     except RecursionError:
         return Failed(400, "invalid_json_line", "the line is nested too deeply")
-    return GenerationRequest(custom_id, index, line, Endpoint(endpoint), prompt, sampling)
+    return GenerationRequest(
+        found.custom_id,
+        index,
+        line,
+        Endpoint(endpoint),
+        found.prompt,
+        found.sampling,
+        found.answer,
+        found.default_max_tokens,
+        found.mirrored,
+    )
 
 
-def _read_chat(raw: bytes, line: int, most: int) -> tuple[str, Prompt, SamplingParams]:
+def _read_chat(raw: bytes, line: int, most: int) -> Parsed:
     try:
         read = _decode_chat(raw)
     except (msgspec.MsgspecError, RecursionError):
-        custom_id, body = _read_carefully(raw, line, ChatBody)
-        return custom_id, chat_prompt(body), chat_sampling(body, most)
-    return read.custom_id, chat_prompt(read.body), chat_sampling(read.body, most)
+        custom_id, body = _read_carefully(raw, line)
+        return _chat(custom_id, _chat_body(body), most)
+    return _chat(read.custom_id, read.body, most)
 
 
-def _read_completion(raw: bytes, line: int, most: int) -> tuple[str, Prompt, SamplingParams]:
+def _chat(custom_id: str, body: ChatBody, most: int) -> Parsed:
+    return Parsed(custom_id, chat_prompt(body), chat_sampling(body, most))
+
+
+def _read_completion(raw: bytes, line: int, most: int) -> Parsed:
     try:
         read = _decode_completion(raw)
     except (msgspec.MsgspecError, RecursionError):
-        custom_id, body = _read_carefully(raw, line, CompletionBody)
-        return custom_id, completion_prompt(body), completion_sampling(body, most)
-    return read.custom_id, completion_prompt(read.body), completion_sampling(read.body, most)
+        custom_id, body = _read_carefully(raw, line)
+        return _completion(
+            custom_id, convert(_meaningful(body, CompletionBody), CompletionBody), most
+        )
+    return _completion(read.custom_id, read.body, most)
 
 
-def _read_carefully(raw: bytes, line: int, kind: type[B]) -> tuple[str, B]:
+def _completion(custom_id: str, body: CompletionBody, most: int) -> Parsed:
+    return Parsed(
+        custom_id,
+        completion_prompt(body),
+        completion_sampling(body, most),
+        default_max_tokens=COMPLETION_MAX_TOKENS,
+    )
+
+
+def _read_response(raw: bytes, line: int, most: int) -> Parsed:
+    """A response is asked for as a chat in other words: it is read as that chat."""
+    custom_id, given = _read_carefully(raw, line)
+    body = convert(_meaningful(given, ResponsesBody), ResponsesBody)
+    chat = as_chat(body)
+    try:
+        parsed = _chat(custom_id, _chat_body(chat.body), most)
+    except InvalidRequest as error:
+        raise chat.in_its_words(error) from None
+    return replace(parsed, mirrored=mirrored(body))
+
+
+_READERS: Mapping[Endpoint, Callable[[bytes, int, int], Parsed]] = {
+    Endpoint.CHAT_COMPLETIONS: _read_chat,
+    Endpoint.COMPLETIONS: _read_completion,
+    Endpoint.RESPONSES: _read_response,
+}
+
+
+def _read_carefully(raw: bytes, line: int) -> tuple[str, dict[str, Any]]:
     value = read_object(raw, line)
     if isinstance(value, Fault):
         raise InvalidRequest(value.message, code=value.code, param=value.param)
     custom_id, body = value.get("custom_id"), value.get("body")
     if not isinstance(custom_id, str) or not isinstance(body, dict):
         raise InvalidRequest("the line has no custom_id or no body", code="invalid_json_line")
-    meaningful = _meaningful(body, kind)
-    for name, given in meaningful.items():
-        _refuse_lone_surrogates(name, given)
+    return custom_id, body
+
+
+def _chat_body(body: dict[str, Any]) -> ChatBody:
+    meaningful = _meaningful(body, ChatBody)
     if isinstance(messages := meaningful.get("messages"), list):
         meaningful["messages"] = [
             convert(message, Message, at=f"messages[{i}]") for i, message in enumerate(messages)
         ]
-    return custom_id, convert(meaningful, kind)
+    return convert(meaningful, ChatBody)
 
 
-def _meaningful(body: dict[str, Any], kind: type[B]) -> dict[str, Any]:
+def _meaningful(body: dict[str, Any], kind: type[Body]) -> dict[str, Any]:
     """The body without what changes nothing. Raises InvalidRequest for what is not supported."""
-    known, neutral = kind.__struct_fields__, NEUTRAL[kind]
+    known, neutral, ignored = kind.__struct_fields__, NEUTRAL[kind], IGNORED[kind]
     out = {}
     for name, value in body.items():
-        if name in IGNORED and name in known:
+        if name in ignored:
             continue
         if name in known:
+            _refuse_lone_surrogates(name, value)
             out[name] = value
         elif name not in neutral:
             unknown = UnknownOption.named(printable(name), known)

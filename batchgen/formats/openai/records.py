@@ -5,15 +5,18 @@ line ends inside strings are always escaped, U+2028, U+2029 and U+0085 among the
 """
 
 import json
-import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from batchgen.domain.outcomes import Choice, Cut, CutReason, Failed, Generation, TokenLogprob
+from batchgen.domain.outcomes import Cut, CutReason, Failed, Generation
 from batchgen.domain.requests import Endpoint, GenerationRequest
+from batchgen.formats.openai.answers import Answer
+from batchgen.formats.openai.completions import chat_completion, text_completion
+from batchgen.formats.openai.logprobs import TokenBytes
+from batchgen.formats.openai.responses import response
 
 _encode = msgspec.json.Encoder().encode
 _LINE_ENDS = (
@@ -21,14 +24,16 @@ _LINE_ENDS = (
     (b"\xe2\x80\xa8", b"\\u2028"),
     (b"\xe2\x80\xa9", b"\\u2029"),
 )
-# JSON has no infinities; this is what the API gives for "as good as impossible".
-_IMPOSSIBLE = -9999.0
 _CUT_MESSAGES = {
     CutReason.CANCELLED: "The batch was cancelled before this request was finished.",
     CutReason.EXPIRED: "The batch expired before this request was finished.",
 }
 
-TokenBytes = Callable[[int], bytes]
+_BODIES: Mapping[Endpoint, Callable[[Answer], msgspec.Struct]] = {
+    Endpoint.CHAT_COMPLETIONS: chat_completion,
+    Endpoint.COMPLETIONS: text_completion,
+    Endpoint.RESPONSES: response,
+}
 
 
 class _Response(msgspec.Struct):
@@ -44,43 +49,6 @@ class _Record(msgspec.Struct):
     error: dict[str, str] | None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: dict[str, int] | None
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str
-    refusal: None = None
-
-
-class _ChatChoice(msgspec.Struct):
-    index: int
-    message: _Message
-    logprobs: dict[str, Any] | None
-    finish_reason: str
-
-
-class _TextChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: dict[str, Any] | None
-    finish_reason: str
-
-
-class _Completion(msgspec.Struct):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_ChatChoice | _TextChoice]
-    usage: _Usage
-    system_fingerprint: str | None
-
-
 def output_line(
     request: GenerationRequest,
     generation: Generation,
@@ -89,30 +57,19 @@ def output_line(
     created: int,
     token_bytes: TokenBytes | None = None,
     fingerprint: str | None = None,
+    prompt_ids: Sequence[int] = (),
 ) -> bytes:
     """The output record of a completed request, ending in a newline.
 
     Every choice must have its text. `created` is in seconds since 1970, `fingerprint` names the
-    engine; `token_bytes` gives a token's bytes and is needed where there are logprobs.
+    engine; `token_bytes` gives a token's bytes and is needed where there are logprobs, and so are
+    `prompt_ids` where the prompt has some.
     """
     number = secrets.token_hex(16)
-    choice_of: Callable[[int, Choice, TokenBytes | None], _ChatChoice | _TextChoice]
-    match request.endpoint:
-        case Endpoint.CHAT_COMPLETIONS:
-            prefix, kind, choice_of = "chatcmpl", "chat.completion", _chat_choice
-        case Endpoint.COMPLETIONS:
-            prefix, kind, choice_of = "cmpl", "text_completion", _text_choice
-    body = _Completion(
-        id=f"{prefix}-{number}",
-        object=kind,
-        created=created,
-        model=model,
-        choices=[
-            choice_of(index, choice, token_bytes) for index, choice in enumerate(generation.choices)
-        ],
-        usage=_usage(generation),
-        system_fingerprint=fingerprint,
+    answer = Answer(
+        request, generation, number, model, created, fingerprint, token_bytes, prompt_ids
     )
+    body = _BODIES[request.endpoint](answer)
     return encode_line(
         _Record(_record_id(number), request.custom_id, _Response(200, number, body), None)
     )
@@ -152,89 +109,3 @@ def encode_line(record: msgspec.Struct) -> bytes:
 
 def _record_id(number: str) -> str:
     return f"batch_req_{number}"
-
-
-def _usage(generation: Generation) -> _Usage:
-    cached = generation.n_cached
-    return _Usage(
-        prompt_tokens=generation.n_in,
-        completion_tokens=generation.n_out,
-        total_tokens=generation.n_in + generation.n_out,
-        prompt_tokens_details=None if cached is None else {"cached_tokens": cached},
-    )
-
-
-def _chat_choice(index: int, choice: Choice, token_bytes: TokenBytes | None) -> _ChatChoice:
-    logprobs = None
-    if choice.logprobs is not None:
-        names = _names(token_bytes)
-        content = [_chat_token(token, names) for token in choice.logprobs]
-        logprobs = {"content": content, "refusal": None}
-    message = _Message("assistant", _text(choice))
-    return _ChatChoice(index, message, logprobs, choice.finish_reason.value)
-
-
-def _chat_token(token: TokenLogprob, names: TokenBytes) -> dict[str, Any]:
-    top = [_named(token_id, logprob, names) for token_id, logprob in token.top]
-    return {**_named(token.token_id, token.logprob, names), "top_logprobs": top}
-
-
-def _named(token_id: int, logprob: float, names: TokenBytes) -> dict[str, Any]:
-    raw = names(token_id)
-    return {"token": _shown(raw), "logprob": _finite(logprob), "bytes": list(raw)}
-
-
-def _text_choice(index: int, choice: Choice, token_bytes: TokenBytes | None) -> _TextChoice:
-    logprobs = None
-    if choice.logprobs is not None:
-        logprobs = _text_logprobs(choice.logprobs, _names(token_bytes))
-    return _TextChoice(index, _text(choice), logprobs, choice.finish_reason.value)
-
-
-def _text_logprobs(tokens: tuple[TokenLogprob, ...], names: TokenBytes) -> dict[str, Any]:
-    raws = [names(token.token_id) for token in tokens]
-    offsets, at = [], 0
-    for raw in raws:
-        offsets.append(at)
-        at += len(_shown(raw))
-    tops = [
-        {
-            _distinct(names(token_id)): _finite(logprob)
-            for token_id, logprob in (*token.top, (token.token_id, token.logprob))
-        }
-        for token in tokens
-    ]
-    return {
-        "tokens": [_distinct(raw) for raw in raws],
-        "token_logprobs": [_finite(token.logprob) for token in tokens],
-        "top_logprobs": tops,
-        "text_offset": offsets,
-    }
-
-
-def _names(token_bytes: TokenBytes | None) -> TokenBytes:
-    if token_bytes is None:
-        raise ValueError("records with logprobs need the tokens' bytes")
-    return token_bytes
-
-
-def _shown(raw: bytes) -> str:
-    return raw.decode(errors="replace")
-
-
-def _distinct(raw: bytes) -> str:
-    # This endpoint keys alternatives by their text and spells out what is no text by itself.
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else _IMPOSSIBLE
-
-
-def _text(choice: Choice) -> str:
-    if choice.text is None:
-        raise ValueError("a choice's tokens must be decoded before it becomes a record")
-    return choice.text

@@ -1,11 +1,13 @@
 """Sampling parameters of OpenAI bodies, within their bounds, or refused by name."""
 
+from dataclasses import replace
+
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.requests import SamplingParams
 from batchgen.formats.faults import shown
 from batchgen.formats.openai.bodies import ChatBody, CompletionBody
 
-_COMPLETION_MAX_TOKENS = 16  # the API's own default
+COMPLETION_MAX_TOKENS = 16  # the API's own default
 _MAX_N = 128
 _MAX_SEED = 2**63 - 1
 _MAX_STOPS = 16
@@ -29,10 +31,17 @@ def chat_sampling(body: ChatBody, max_output_tokens: int) -> SamplingParams:
 
 
 def completion_sampling(body: CompletionBody, max_output_tokens: int) -> SamplingParams:
-    """Raises InvalidRequest."""
-    limit = _COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    """Raises InvalidRequest. Only an echoed prompt may be all that is asked for."""
+    if body.max_tokens is None:
+        most = min(COMPLETION_MAX_TOKENS, max_output_tokens)
+        _whole("min_tokens", body.min_tokens, 0, most)
     logprobs = _whole("logprobs", body.logprobs, 0, _MAX_COMPLETION_LOGPROBS)
-    return _sampling(body, limit, "max_tokens", logprobs, max_output_tokens)
+    echo = bool(body.echo)
+    least = 0 if echo else 1
+    sampling = _sampling(
+        body, body.max_tokens, "max_tokens", logprobs, max_output_tokens, least=least
+    )
+    return replace(sampling, echo=echo)
 
 
 def _sampling(
@@ -41,9 +50,12 @@ def _sampling(
     limit_name: str,
     logprobs: int | None,
     max_output_tokens: int,
+    *,
+    least: int = 1,
 ) -> SamplingParams:
-    max_tokens = _whole(limit_name, limit, 1, max_output_tokens)
-    min_tokens = _whole("min_tokens", body.min_tokens, 0, max_tokens or max_output_tokens)
+    max_tokens = _whole(limit_name, limit, least, max_output_tokens)
+    most = max_output_tokens if max_tokens is None else max_tokens
+    min_tokens = _whole("min_tokens", body.min_tokens, 0, most)
     top_k = _whole("top_k", body.top_k, -1, 2**31 - 1)
     return SamplingParams(
         max_tokens=max_tokens,

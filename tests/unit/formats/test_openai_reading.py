@@ -55,7 +55,7 @@ def test_a_chat_line_becomes_a_request() -> None:
 def test_a_completion_line_has_the_apis_own_default_length() -> None:
     found = request(TEXT, {"prompt": "Once"})
     assert found == GenerationRequest(
-        "c", 3, 7, TEXT, TextPrompt("Once"), SamplingParams(max_tokens=16)
+        "c", 3, 7, TEXT, TextPrompt("Once"), SamplingParams(), default_max_tokens=16
     )
 
 
