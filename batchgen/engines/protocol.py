@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from batchgen.domain.outcomes import Failed, Generation
+from batchgen.domain.outcomes import Embedding, Failed, Generation
 from batchgen.domain.requests import SamplingParams
 from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.spec import EngineSpec
@@ -20,30 +20,35 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """One request as the engine gets it.
 
     `id` is the supervisor's own counter, never used twice in a host's life. `body` is None except
-    for engines whose `Applied.takes_text` is true.
+    for engines whose `Applied.takes_text` is true. `texts` are what vectors are wanted of, None for
+    generation; `prompt_ids` are then the tokens of all of them.
     """
 
     id: int
     prompt_ids: list[int]
     sampling: SamplingParams
     body: dict[str, Any] | None = None
+    texts: list[str] | None = None
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A request that has ended: a generation, or the failure that is its error line.
+    """A request that has ended: a generation, an embedding, or the failure that is its error line.
 
-    Exactly one of the two fields is set (msgpack cannot tell two dataclasses of a union apart);
+    Exactly one of the three is set (msgpack cannot tell the dataclasses of a union apart);
     `result` is the one that is.
     """
 
     id: int
     generation: Generation | None = None
     failure: Failed | None = None
+    embedding: Embedding | None = None
 
     @property
-    def result(self) -> Generation | Failed:
+    def result(self) -> Generation | Embedding | Failed:
         if self.failure is not None:
             return self.failure
+        if self.embedding is not None:
+            return self.embedding
         return cast("Generation", self.generation)
 
 

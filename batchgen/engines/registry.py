@@ -4,16 +4,18 @@ from importlib import import_module
 from typing import cast
 
 from batchgen.domain.outcomes import Failed
-from batchgen.domain.requests import SamplingParams
+from batchgen.domain.requests import Endpoint, SamplingParams
 from batchgen.engines.openvino import lint as openvino_lint
 from batchgen.engines.openvino import refusals as openvino
+from batchgen.engines.openvino.lint_embedding import embedding_faults
 from batchgen.engines.protocol import Engine
 from batchgen.engines.simulated import refusals as simulated
-from batchgen.engines.spec import EngineSpec, OpenVinoSpec, SimulatedSpec
+from batchgen.engines.spec import EngineSpec, OpenVinoEmbeddingSpec, OpenVinoSpec, SimulatedSpec
 
 # Imported in the host only: an engine's module may import its whole runtime.
 _ENGINES: dict[type, tuple[str, str]] = {
     OpenVinoSpec: ("batchgen.engines.openvino.engine", "OpenVinoEngine"),
+    OpenVinoEmbeddingSpec: ("batchgen.engines.openvino.embedding", "OpenVinoEmbeddingEngine"),
     SimulatedSpec: ("batchgen.engines.simulated.engine", "SimulatedEngine"),
 }
 
@@ -29,6 +31,8 @@ def spec_faults(spec: EngineSpec) -> list[str]:
     match spec:
         case OpenVinoSpec():
             return openvino_lint.faults(spec)
+        case OpenVinoEmbeddingSpec():
+            return list(embedding_faults(spec))
         case SimulatedSpec():
             return simulated.faults(spec)
 
@@ -38,7 +42,7 @@ def spec_warnings(spec: EngineSpec) -> list[str]:
     match spec:
         case OpenVinoSpec():
             return openvino_lint.warnings(spec)
-        case SimulatedSpec():
+        case OpenVinoEmbeddingSpec() | SimulatedSpec():
             return []
 
 
@@ -51,5 +55,16 @@ def refusal(spec: EngineSpec, sampling: SamplingParams) -> Failed | None:
     match spec:
         case OpenVinoSpec():
             return openvino.refusal(spec, sampling)
+        case OpenVinoEmbeddingSpec():
+            return None
         case SimulatedSpec():
             return simulated.refusal(sampling)
+
+
+def endpoints(spec: EngineSpec) -> frozenset[Endpoint]:
+    """What a model with this engine can be asked."""
+    match spec:
+        case OpenVinoEmbeddingSpec():
+            return frozenset({Endpoint.EMBEDDINGS})
+        case OpenVinoSpec() | SimulatedSpec():
+            return frozenset(Endpoint) - {Endpoint.EMBEDDINGS}

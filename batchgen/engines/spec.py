@@ -159,6 +159,38 @@ class OpenVinoSpec(
     """The host process is replaced after so many, since memory grows slowly."""
 
 
+class OpenVinoEmbeddingSpec(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="engine",
+    tag="openvino-embeddings",
+):
+    """An embedding model on openvino-genai's TextEmbeddingPipeline."""
+
+    path: str
+    """The model directory on the workers' machines: OpenVINO IR of a text encoder, tokenizer."""
+    device: str | None = None
+    """As OpenVINO names it: CPU, GPU.0, HETERO:… Default: the worker's own."""
+    max_model_len: int | None = None
+    """Tokens of one text at most. Default: the model's own limit."""
+    pooling: Literal["cls", "mean", "last_token"] = "cls"
+    """How the vectors of a text's tokens become one, as the model was trained."""
+    normalize: bool = True
+    """Vectors have length 1."""
+    embed_instruction: str | None = None
+    """Put before each text, for models that were trained with one."""
+    batch_size: int = 32
+    """Texts computed at once."""
+    runtime_config: dict[str, Json] = {}
+    """OpenVINO properties, by their names."""
+    content_hash: str | None = None
+    """What its files must hash to; put in by the server, never given by a user."""
+    max_requests_per_process: int | None = 20_000
+    """The host process is replaced after so many, since memory grows slowly."""
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the simulated engine does with requests whose prompt text contains `contains`.
 
@@ -210,10 +242,11 @@ class SimulatedSpec(
     rules: list[Rule] = []
 
 
-EngineSpec = OpenVinoSpec | SimulatedSpec
+EngineSpec = OpenVinoSpec | OpenVinoEmbeddingSpec | SimulatedSpec
 
-_TYPES: dict[str, type[OpenVinoSpec | SimulatedSpec]] = {
+_TYPES: dict[str, type[OpenVinoSpec | OpenVinoEmbeddingSpec | SimulatedSpec]] = {
     "openvino": OpenVinoSpec,
+    "openvino-embeddings": OpenVinoEmbeddingSpec,
     "simulated": SimulatedSpec,
 }
 
