@@ -31,6 +31,18 @@ def _lacking(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
         )
     if spec.draft is not None and sampling.n > 1:
         return _lacks("With a draft model there can be one choice only.", "n")
+    if sampling.grammar is not None:
+        return _with_grammar(sampling, sampling.grammar.param)
+    return None
+
+
+def _with_grammar(sampling: SamplingParams, param: str) -> Failed | None:
+    if sampling.n > 1:
+        # Its sequences share one matcher, so each is held to what all of them wrote.
+        return _lacks(f"With '{param}' openvino-genai can give one choice only.", "n")
+    for name, asked in (("min_tokens", sampling.min_tokens), ("ignore_eos", sampling.ignore_eos)):
+        if asked:
+            return _lacks(f"With '{param}' the form says where the text ends.", name)
     return None
 
 

@@ -30,12 +30,19 @@ def faults(spec: SimulatedSpec) -> list[str]:
 
 
 def refusal(sampling: SamplingParams) -> Failed | None:
-    """It is certain of every token, so there are no alternatives to report."""
+    """It is certain of every token: there are no alternatives, and no form that it could keep."""
     if sampling.logprobs:
         return Failed(
             400,
             "unsupported_parameter",
             "The simulated engine reports the chosen token's logprob only, no alternatives.",
             "top_logprobs",
+        )
+    if sampling.grammar is not None:
+        return Failed(
+            400,
+            "unsupported_parameter",
+            f"The simulated engine repeats its prompt; it keeps to no '{sampling.grammar.param}'.",
+            sampling.grammar.param,
         )
     return None

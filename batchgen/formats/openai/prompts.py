@@ -1,10 +1,12 @@
 """Messages and prompts of OpenAI bodies, checked."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.requests import ChatPrompt, TextPrompt, TokenPrompt
-from batchgen.formats.openai.bodies import ChatBody, CompletionBody, Message
+from batchgen.formats.openai.bodies import CalledTool, ChatBody, CompletionBody, Message
 
 # A developer message is what newer clients call a system message; templates know the older name.
 _ROLES = {
@@ -12,9 +14,9 @@ _ROLES = {
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
+    "tool": "tool",
 }
-_TOOL_ROLES = ("tool", "function")
-_REFUSED = ("refusal", "tool_calls", "tool_call_id", "function_call", "audio", "annotations")
+_REFUSED = ("refusal", "function_call", "audio", "annotations")
 _MAX_TOKEN_ID = 2**31 - 1
 # What the template is given by the server; a request may not put its own in their place.
 _TEMPLATE_OWN = frozenset(
@@ -22,8 +24,8 @@ _TEMPLATE_OWN = frozenset(
 )
 
 
-def chat_prompt(body: ChatBody) -> ChatPrompt:
-    """Raises InvalidRequest naming the message."""
+def chat_prompt(body: ChatBody, tools: tuple[Mapping[str, Any], ...] = ()) -> ChatPrompt:
+    """The messages, and the tools to be shown. Raises InvalidRequest naming the message."""
     if not body.messages:
         raise InvalidRequest(
             "Invalid 'messages': empty array. Expected an array with minimum length 1.",
@@ -42,7 +44,7 @@ def chat_prompt(body: ChatBody) -> ChatPrompt:
                 f"Invalid 'chat_template_kwargs': '{name}' is not the request's to set.",
                 param=f"chat_template_kwargs.{name}",
             )
-    return ChatPrompt(messages, kwargs)
+    return ChatPrompt(messages, kwargs, tools)
 
 
 def completion_prompt(body: CompletionBody) -> TextPrompt | TokenPrompt:
@@ -75,10 +77,9 @@ def _message(message: Message, i: int) -> dict[str, Any]:
     role = _ROLES.get(message.role)
     if role is None:
         supported = ", ".join(f"'{name}'" for name in _ROLES)
-        unsupported = message.role in _TOOL_ROLES
         raise InvalidRequest(
             f"Invalid value for 'messages[{i}].role': supported are {supported}.",
-            code="unsupported_value" if unsupported else "invalid_value",
+            code="unsupported_value" if message.role == "function" else "invalid_value",
             param=f"messages[{i}].role",
         )
     for name in _REFUSED:
@@ -88,12 +89,57 @@ def _message(message: Message, i: int) -> dict[str, Any]:
                 code="unsupported_parameter",
                 param=f"messages[{i}].{name}",
             )
-    out: dict[str, Any] = {"role": role, "content": _content(message, i)}
+    calls = _calls(message, role, i)
+    # A turn that calls tools need not say anything.
+    said = bool(message.content) or not calls
+    out: dict[str, Any] = {"role": role, "content": _content(message, i) if said else None}
+    if calls:
+        out["tool_calls"] = calls
+    if message.tool_call_id is not None:
+        out["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         out["name"] = message.name
     if message.reasoning_content is not None:
         out["reasoning_content"] = message.reasoning_content
     return out
+
+
+def _calls(message: Message, role: str, i: int) -> list[dict[str, Any]]:
+    """The tool calls of an assistant's turn, as templates want them: with arguments as objects."""
+    for name, belongs_to in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+        if getattr(message, name) and role != belongs_to:
+            raise InvalidRequest(
+                f"Invalid 'messages[{i}].{name}': it belongs to messages of role '{belongs_to}'.",
+                param=f"messages[{i}].{name}",
+            )
+    if role == "tool" and message.tool_call_id is None:
+        raise InvalidRequest(
+            f"Missing required parameter: 'messages[{i}].tool_call_id'.",
+            code="missing_required_parameter",
+            param=f"messages[{i}].tool_call_id",
+        )
+    calls = message.tool_calls or []
+    return [_call(call, f"messages[{i}].tool_calls[{j}]") for j, call in enumerate(calls)]
+
+
+def _call(call: CalledTool, place: str) -> dict[str, Any]:
+    if call.type != "function":
+        raise InvalidRequest(
+            f"Invalid value for '{place}.type': only 'function' is supported.",
+            code="unsupported_value",
+            param=f"{place}.type",
+        )
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(
+            f"Invalid '{place}.function.arguments': expected the JSON text of an object.",
+            param=f"{place}.function.arguments",
+        )
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _content(message: Message, i: int) -> str:
