@@ -82,6 +82,12 @@ class Settings(BaseSettings):
     """A worker looks for work this often, whether or not its doorbell rang."""
     sweep_s: float = Field(default=10.0, gt=0)
     """Expired leases, due expiries and lost doorbells are looked for this often."""
+    lookahead_lines: int = Field(default=1_000, ge=0)
+    """A worker reads so many lines ahead of its engine, of the next shards too, to put them in
+    order: those together that begin alike, long ones early. More of them find more that begins
+    alike, and wait longer for their turn; 0 reads no line before the engine asks for it."""
+    lookahead_bytes: int = Field(default=64 * 2**20, ge=0)
+    """The most memory that lines read ahead may take in a worker, by a rough count."""
     drain_s: float = Field(default=5.0, ge=0)
     """At SIGTERM a worker lets requests in flight go on for so long, then gives them back."""
     step_timeout_s: float = Field(default=120.0, gt=0)
@@ -106,6 +112,8 @@ class Settings(BaseSettings):
     this environment's Python."""
     model_roots: str = ""
     """Directories, with `:` between them, in which registered models must lie. Empty: anywhere."""
+    failpoint: str = ""
+    """For tests of crashes only: the point at which a worker is to die (domain/failpoints.py)."""
     ready_file: Path | None = None
     """A worker writes its process id here once it is ready; set by `batchgen up`."""
 
@@ -142,7 +150,7 @@ class Settings(BaseSettings):
     def log_dir(self) -> Path:
         return self.data_dir / "logs"
 
-    @cached_property
+    @property
     def cache_root(self) -> Path:
         """The directory of compiled models."""
         return self.cache_dir or self.data_dir / "cache" / "openvino"
