@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts generated reference lock demo-model clean
+.PHONY: help demo test check lint types contracts generated reference lock demo-model test-models clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -63,6 +63,9 @@ lock: $(VENV)/.test ## pin the newest versions that pyproject.toml allows
 
 demo-model: ## train and export the demo models anew (minutes; an environment of its own)
 	sh scripts/demo-model.sh
+
+test-models: ## make the tiny models of random weights in tests/models anew
+	RECIPE=batchgen.demo.recipe.random_models sh scripts/demo-model.sh --out tests/models
 
 clean: ## remove the environments and what they left
 	rm -rf $(VENV) .venv-export build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

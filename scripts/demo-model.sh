@@ -16,4 +16,4 @@ if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 # One thread: sums over several threads do not repeat to the bit.
-OMP_NUM_THREADS=1 PYTHONPATH=. exec "$venv/bin/python" -m batchgen.demo.recipe "$@"
+OMP_NUM_THREADS=1 PYTHONPATH=. exec "$venv/bin/python" -m "${RECIPE:-batchgen.demo.recipe}" "$@"

@@ -64,10 +64,10 @@ def write_ir(checkpoint: Path, directory: Path) -> None:
     for name in ("config.json", "generation_config.json", *TOKENIZER_FILES):
         shutil.copyfile(checkpoint / name, directory / name)
     for path in directory.glob("*.xml"):
-        _strip_paths(path)
+        strip_paths(path)
 
 
-def _strip_paths(path: Path) -> None:
+def strip_paths(path: Path) -> None:
     """Take absolute paths out of the IR's run-time information."""
     text = path.read_text(encoding="utf-8")
     path.write_text(re.sub(r'value="(/|[A-Z]:\\)[^"]*"', 'value=""', text), encoding="utf-8")
