@@ -151,7 +151,7 @@ _IGNORED_ANYWHERE = frozenset(
     }
 )
 IGNORED: Mapping[type[Body], frozenset[str]] = {
-    ChatBody: _IGNORED_ANYWHERE | {"metadata", "parallel_tool_calls"},
+    ChatBody: _IGNORED_ANYWHERE | {"metadata"},
     CompletionBody: _IGNORED_ANYWHERE | {"metadata"},
     ResponsesBody: _IGNORED_ANYWHERE | {"prompt_cache_options"},
 }

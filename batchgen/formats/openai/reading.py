@@ -15,7 +15,7 @@ import msgspec
 from batchgen.domain.errors import InvalidRequest, UnknownOption
 from batchgen.domain.jobs import Fault
 from batchgen.domain.outcomes import Failed
-from batchgen.domain.requests import Endpoint, GenerationRequest
+from batchgen.domain.requests import Endpoint, GenerationRequest, Grammar, SamplingParams
 from batchgen.formats.faults import printable, read_object, shown
 from batchgen.formats.openai.bodies import (
     IGNORED,
@@ -29,12 +29,14 @@ from batchgen.formats.openai.bodies import (
 from batchgen.formats.openai.convert import convert
 from batchgen.formats.openai.parsed import Parsed
 from batchgen.formats.openai.prompts import chat_prompt, completion_prompt
+from batchgen.formats.openai.response_format import answer_form
 from batchgen.formats.openai.response_items import as_chat, mirrored
 from batchgen.formats.openai.sampling import (
     COMPLETION_MAX_TOKENS,
     chat_sampling,
     completion_sampling,
 )
+from batchgen.formats.openai.tools import tools_of
 
 
 class _ChatLine(msgspec.Struct):
@@ -88,7 +90,19 @@ def _read_chat(raw: bytes, line: int, most: int) -> Parsed:
 
 
 def _chat(custom_id: str, body: ChatBody, most: int) -> Parsed:
-    return Parsed(custom_id, chat_prompt(body), chat_sampling(body, most))
+    tools, choice = tools_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    grammar, answer = answer_form(body.response_format, body.structured_outputs)
+    if grammar is not None and choice is not None:
+        raise InvalidRequest(
+            f"Unsupported parameter: '{grammar.param}' cannot be combined with tools that may be "
+            'called; say "tool_choice": "none", or leave one of them out.',
+            code="unsupported_parameter",
+            param=grammar.param,
+        )
+    if choice is not None:
+        answer = replace(answer, tools=choice)
+    sampling = _held(chat_sampling(body, most), grammar)
+    return Parsed(custom_id, chat_prompt(body, tools), sampling, answer)
 
 
 def _read_completion(raw: bytes, line: int, most: int) -> Parsed:
@@ -103,12 +117,18 @@ def _read_completion(raw: bytes, line: int, most: int) -> Parsed:
 
 
 def _completion(custom_id: str, body: CompletionBody, most: int) -> Parsed:
+    grammar, answer = answer_form(None, body.structured_outputs)
     return Parsed(
         custom_id,
         completion_prompt(body),
-        completion_sampling(body, most),
+        _held(completion_sampling(body, most), grammar),
+        answer,
         default_max_tokens=COMPLETION_MAX_TOKENS,
     )
+
+
+def _held(sampling: SamplingParams, grammar: Grammar | None) -> SamplingParams:
+    return sampling if grammar is None else replace(sampling, grammar=grammar)
 
 
 def _read_response(raw: bytes, line: int, most: int) -> Parsed:

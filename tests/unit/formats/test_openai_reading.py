@@ -232,10 +232,6 @@ def test_a_number_beyond_floating_point_is_out_of_bounds(number: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {}}},
-        {"tools": [{"type": "function"}]},
-        {"tool_choice": "required"},
         {"functions": [{}]},
         {"logit_bias": {"1": 5}},
         {"stream": True},
@@ -245,7 +241,6 @@ def test_a_number_beyond_floating_point_is_out_of_bounds(number: str) -> None:
         {"use_beam_search": True},
         {"guided_json": {}},
         {"guided_regex": "(a+)+$"},
-        {"structured_outputs": {}},
         {"modalities": ["text", "audio"]},
         {"reasoning_effort": "high"},
         {"chat_template": "{{ messages }}"},
@@ -314,13 +309,13 @@ def test_the_other_endpoints_parameters_are_unknown() -> None:
         ([*HI, 3], "invalid_type", "messages[1]"),
         ([*HI, {"role": 3, "content": "x"}], "invalid_type", "messages[1].role"),
         ([*HI, {"role": "bot", "content": "x"}], "invalid_value", "messages[1].role"),
-        ([*HI, {"role": "tool", "content": "x"}], "unsupported_value", "messages[1].role"),
+        ([*HI, {"role": "function", "content": "x"}], "unsupported_value", "messages[1].role"),
         ([*HI, {"role": "user", "content": 3}], "invalid_type", "messages[1].content"),
         ([{"role": "user", "content": "x", "x": 1}], "unknown_parameter", "messages[0].x"),
         (
             [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
-            "unsupported_parameter",
-            "messages[0].tool_calls",
+            "missing_required_parameter",
+            "messages[0].tool_calls[0].id",
         ),
         (
             [{"role": "user", "content": [{"type": "image_url"}]}],
