@@ -47,7 +47,7 @@ class Leases:
         self._began = now
         self._next_heartbeat = now
         self._next_checkpoint = now + self._settings.checkpoint_s
-        self._next_look = now
+        self._next_look = self._next_look_ahead = now
         self._lease_ends = now + self._settings.lease_s
         self._write_after = now
         self._doing = "serving"
@@ -69,40 +69,35 @@ class Leases:
         look.
         """
         now = self._clock.monotonic()
-        if now < self._next_look or now < self._write_after:
+        if now < self._next_look or not self._may_claim(now):
             return None
-        if sum(work.complete for work in self.works.values()) >= _UNWRITTEN:
-            return None  # the disk is full, say: results must not pile up in memory
-        claimed = None
-        try:
-            with self._context.database.unit_of_work() as tx:
-                claimed = shards.claim(
-                    tx,
-                    pool=self._record.pool,
-                    device=self._record.device,
-                    holder=self._record.id,
-                    lease_s=self._settings.lease_s,
-                    loaded=self._resident.fingerprint,
-                    loyal=now - self._began < self._settings.engine_switch_s,
-                )
-            if claimed is None:
-                self._next_look = now + _LOOK_FOR_WORK_S
-                return None
-            return self.hold(claimed)
-        except Unavailable:
-            if claimed is not None:
-                self._release([claimed.token])
-            self._rest_database()
+        work = self._claim(now)
+        if work is None:
+            self._next_look = now + _LOOK_FOR_WORK_S
+        return work
+
+    def claim_ahead(self) -> ShardWork | None:
+        """The same before it is needed, where other devices need not go short of it."""
+        now = self._clock.monotonic()
+        if now < self._next_look_ahead or not self._may_claim(now):
             return None
+        work = self._claim(now, ahead=len(self.works))
+        if work is None:
+            self._next_look_ahead = now + _LOOK_FOR_WORK_S
+        return work
 
     def listen(self) -> None:
         """Take the database's notifications; to be called when there are some."""
+        now = self._clock.monotonic()
         held = {work.claimed.job_id for work in self.works.values()}
-        for channel, payload in self._record.listener.drain():
-            if channel == WORK_CHANNEL:
-                self._next_look = self._clock.monotonic()
-            elif channel == CHANNEL and payload in held:
-                self._next_heartbeat = self._clock.monotonic()
+        heard = self._record.listener.drain()
+        if any(channel == CHANNEL and payload in held for channel, payload in heard):
+            self._next_heartbeat = now
+        if any(channel == WORK_CHANNEL for channel, _ in heard):
+            self._next_look = self._next_look_ahead = now
+            if self.works and self._may_claim(now):
+                # Lines that were read ahead must not keep more urgent work waiting.
+                self._claim(now, above=max(w.claimed.priority for w in self.works.values()))
 
     def say(self, doing: str, why: str | None) -> None:
         """What the device's row says from the next heartbeat on, which is due at once."""
@@ -138,6 +133,33 @@ class Leases:
 
     def give_all_back(self) -> None:
         self._give_back(self.works.values())
+
+    def _may_claim(self, now: float) -> bool:
+        """The database is not left alone, and results do not pile up (the disk is full, say)."""
+        unwritten = sum(work.complete for work in self.works.values())
+        return now >= self._write_after and unwritten < _UNWRITTEN
+
+    def _claim(self, now: float, *, ahead: int = 0, above: int | None = None) -> ShardWork | None:
+        claimed = None
+        try:
+            with self._context.database.unit_of_work() as tx:
+                claimed = shards.claim(
+                    tx,
+                    pool=self._record.pool,
+                    device=self._record.device,
+                    holder=self._record.id,
+                    lease_s=self._settings.lease_s,
+                    loaded=self._resident.fingerprint,
+                    loyal=now - self._began < self._settings.engine_switch_s,
+                    ahead=ahead,
+                    above=above,
+                )
+            return None if claimed is None else self.hold(claimed)
+        except Unavailable:
+            if claimed is not None:
+                self._release([claimed.token])
+            self._rest_database()
+            return None
 
     def _heartbeat(self, now: float) -> None:
         tokens = {work.claimed.token: work for work in self.works.values()}

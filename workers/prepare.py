@@ -3,6 +3,7 @@ records.
 """
 
 import time
+from array import array
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,14 +28,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that can run: its token ids, and its sampling with every default filled in."""
+    """A request that can run: its token ids, and its sampling with every default filled in.
+
+    Many of them wait at a time: the ids take four bytes each.
+    """
 
     request: GenerationRequest
-    prompt_ids: list[int]
+    prompt_ids: "array[int]"
     sampling: SamplingParams
 
     def for_engine(self, request_id: int) -> EngineRequest:
-        return EngineRequest(id=request_id, prompt_ids=self.prompt_ids, sampling=self.sampling)
+        ids = self.prompt_ids.tolist()
+        return EngineRequest(id=request_id, prompt_ids=ids, sampling=self.sampling)
 
 
 class Preparer:
@@ -144,7 +149,7 @@ class Preparer:
                 "max_tokens",
             )
         sampling = request.sampling if asked else replace(request.sampling, max_tokens=room)
-        return Prepared(request, ids, sampling)
+        return Prepared(request, array("i", ids), sampling)
 
 
 def _unexpected(what: str, error: Exception) -> Failed:

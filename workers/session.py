@@ -1,12 +1,10 @@
 """A session: one loaded engine kept busy with shards: claim -> feed -> collect -> write down.
 
-The running batch never drains between shards or jobs: as long as the engine has room, the next
-lines are read, from the next shard if need be. One thread does it all; the engine computes in its
-own process.
+The running batch never drains between shards or jobs: lines are read ahead of the engine, from the
+next shards too. One thread does it all; the engine computes in its own process.
 """
 
 import select
-from collections import deque
 from collections.abc import Iterable, Set
 from itertools import count
 
@@ -23,14 +21,12 @@ from workers.device_record import DeviceRecord
 from workers.in_flight import InFlight, Key
 from workers.leases import Leases
 from workers.prepare import failed_record
+from workers.reading import Reading
 from workers.resident import Resident
-from workers.shard_work import ShardWork
 from workers.stop import Stop
 
 # Requests waiting inside the host, so that a slow write here never starves the engine.
 SPARE = 16
-# Lines read in one turn at most, so that results and heartbeats are never late.
-_LINES_A_TURN = 128
 _TICK_S = 0.25
 
 
@@ -48,8 +44,7 @@ class Session:
         self._stop = stop
         self._leases = Leases(context, resident, record, withdraw=self._withdraw)
         self._live: dict[int, InFlight] = {}
-        self._ready: deque[InFlight] = deque()
-        self._doubtful: list[InFlight] = []
+        self._reading = Reading(context, resident, self._leases)
         self._ids = count(1)
         self._drain_until: float | None = None
         self._more_to_feed = True
@@ -79,9 +74,9 @@ class Session:
 
     def _turn(self) -> None:
         try:
-            if self._doubtful and not self._live:
-                doubtful, self._doubtful = self._doubtful, []
-                self._run_again(self._autopsy.question(doubtful))
+            if self._reading.doubtful and not self._live:
+                doubtful, self._reading.doubtful = self._reading.doubtful, []
+                self._reading.again(self._autopsy.question(doubtful))
             self._feed()
             self._wait()
             self._collect()
@@ -101,25 +96,16 @@ class Session:
 
     def _feed(self) -> None:
         self._more_to_feed = False
-        if self._stop.is_set() or self._recycle_due() or self._doubtful:
+        if self._stop.is_set() or self._recycle_due() or self._reading.doubtful:
             return  # what is live runs to its end first
-        client, applied = self._engine(), self._resident.applied
+        applied = self._resident.applied
         if applied is None:
             raise EngineError("the engine is not loaded")
         room = self._capacity(applied) - len(self._live)
-        batch: list[InFlight] = []
-        for _ in range(_LINES_A_TURN):
-            if len(batch) >= room or not self._read_one(batch):
-                break
-        else:
-            self._more_to_feed = True
-        requests = []
-        for item in batch:
-            request_id = next(self._ids)
-            self._live[request_id] = item
-            requests.append(item.prepared.for_engine(request_id))
-        self._resident.submitted += len(requests)
-        client.submit(requests)
+        self._more_to_feed = self._reading.read(room)
+        self._submit(self._reading.take(room))
+        if not self._more_to_feed:
+            self._reading.read_ahead()
 
     def _capacity(self, applied: Applied) -> int:
         """How many requests the engine is given at once; a spare queue only while nothing is
@@ -128,12 +114,18 @@ class Session:
         limit = self._suspicions.live_limit
         return limit if limit < applied.max_live else applied.max_live + SPARE
 
+    def _submit(self, items: Iterable[InFlight]) -> list[int]:
+        requests = []
+        for item in items:
+            request_id = next(self._ids)
+            self._live[request_id] = item
+            requests.append(item.prepared.for_engine(request_id))
+        self._resident.submitted += len(requests)
+        self._engine().submit(requests)
+        return [request.id for request in requests]
+
     def _submit_one(self, item: InFlight) -> int:
-        client = self._engine()
-        request_id = next(self._ids)
-        self._live[request_id] = item
-        self._resident.submitted += 1
-        client.submit([item.prepared.for_engine(request_id)])
+        (request_id,) = self._submit([item])
         return request_id
 
     def _withdraw_one(self, request_id: int) -> None:
@@ -144,36 +136,6 @@ class Session:
         if self._resident.client is None:
             raise EngineError("the engine is not loaded")
         return self._resident.client
-
-    def _read_one(self, batch: list[InFlight]) -> bool:
-        """One more line: into the batch, or to its record where it cannot run. False: no line is
-        left.
-        """
-        if self._ready:
-            batch.append(self._ready.popleft())
-            return True
-        preparer = self._resident.preparer
-        work = self._readable_work()
-        if preparer is None or work is None:
-            return False
-        line = work.next_line()
-        if line is None:
-            return True
-        prepared = preparer.prepare(work.claimed, line)
-        if isinstance(prepared, Failed):
-            work.add(failed_record(line, prepared))
-        elif line.index in work.strikes:
-            self._doubtful.append(InFlight(work, line, prepared))
-            return False
-        else:
-            batch.append(InFlight(work, line, prepared))
-        return True
-
-    def _readable_work(self) -> ShardWork | None:
-        for work in self._leases.works.values():
-            if not work.exhausted:
-                return work
-        return self._leases.claim()
 
     def _recycle_due(self) -> bool:
         limit = self._resident.max_requests
@@ -221,7 +183,7 @@ class Session:
                 record = failed_record(item.line, failed)
                 item.work.add(record, session_id=self._resident.session_id)
             case _:
-                self._ready.append(item)
+                self._reading.again([item])
 
     def keep_alive(self) -> None:
         """To be called while this thread waits for something else. Raises Stopped, LostLease."""
@@ -233,8 +195,7 @@ class Session:
         ids = [i for i, item in self._live.items() if item.work.claimed.id in gone]
         for request_id in ids:
             del self._live[request_id]
-        self._ready = deque(i for i in self._ready if i.work.claimed.id not in gone)
-        self._doubtful = [i for i in self._doubtful if i.work.claimed.id not in gone]
+        self._reading.withdraw(gone)
         if ids and self._resident.client is not None:
             self._resident.client.cancel(ids)
 
@@ -251,9 +212,5 @@ class Session:
         """Start the engine again, find out who killed it, and go on."""
         in_flight, self._live = self._live, {}
         self._leases.say("recovering", str(death))
-        self._run_again(self._autopsy.conduct(death, in_flight))
+        self._reading.again(self._autopsy.conduct(death, in_flight))
         self._leases.say("serving", None)
-
-    def _run_again(self, items: Iterable[InFlight]) -> None:
-        held = [item for item in items if item.work.claimed.id in self._leases.works]
-        self._ready.extendleft(reversed(held))

@@ -1,10 +1,11 @@
 """The lines that a session has read ahead, and which of them goes to the engine next.
 
-What is read while one run is handed out is the next run; a run is put in order when it begins. So
-every line waits for the rest of the run before its own and for its own, and no longer.
+A run of them, in order, is handed out while more are read; these are put in order together with
+what is left of the run once they are as many, or once no more come. That is left undone where
+somebody would wait too long for it.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -28,6 +29,10 @@ class Window(Generic[T]):
         self._run: deque[Entry[T]] = deque()
         self._next: list[Entry[T]] = []
         self._held_bytes = 0
+        self._of_priority: Counter[int] = Counter()
+        self._taken = 0
+        # What `_taken` was when the oldest came that may be in the run, and in the next one.
+        self._run_since = self._next_since = 0
         self._last = b""
 
     def __len__(self) -> int:
@@ -38,23 +43,43 @@ class Window(Generic[T]):
         """No more is to be read ahead."""
         return len(self) >= self._lines or self._held_bytes >= self._most_bytes
 
+    def waiting(self, priority: int | None = None) -> int:
+        """How many wait, of this priority or a higher one where one is given."""
+        if priority is None:
+            return len(self)
+        return sum(n for its, n in self._of_priority.items() if its >= priority)
+
     def add(self, entry: Entry[T]) -> None:
+        """Put another one behind what waits."""
+        if not self._next:
+            self._next_since = self._taken
         if self._run and entry.priority > self._run[0].priority:
             # The run under way waits with the others until what is more urgent has gone.
             self._next[:0] = self._run
+            self._next_since = self._run_since
             self._run.clear()
         self._next.append(entry)
         self._held_bytes += entry.n_bytes
+        self._of_priority[entry.priority] += 1
+
+    def settle(self) -> None:
+        """No more come for now: all that waits is put in order together, if it can be."""
+        since = self._run_since if self._run else self._next_since
+        if self._next and self._taken - since + len(self) <= 2 * self._lines:
+            self._begin_run([*self._run, *self._next], since=since)
 
     def take(self) -> T | None:
         """The next one; None where nothing waits."""
         if not self._run:
-            self._run.extend(self._in_order(self._next))
-            self._next = []
+            self._begin_run(self._next, since=self._next_since)
+        elif len(self._next) >= len(self._run):
+            self.settle()
         if not self._run:
             return None
         entry = self._run.popleft()
         self._held_bytes -= entry.n_bytes
+        self._of_priority[entry.priority] -= 1
+        self._taken += 1
         self._last = entry.prompt
         return entry.item
 
@@ -62,7 +87,14 @@ class Window(Generic[T]):
         """Forget these."""
         self._run = deque(entry for entry in self._run if not gone(entry.item))
         self._next = [entry for entry in self._next if not gone(entry.item)]
-        self._held_bytes = sum(entry.n_bytes for entry in (*self._run, *self._next))
+        left = (*self._run, *self._next)
+        self._held_bytes = sum(entry.n_bytes for entry in left)
+        self._of_priority = Counter(entry.priority for entry in left)
+
+    def _begin_run(self, entries: list[Entry[T]], *, since: int) -> None:
+        self._run = deque(self._in_order(entries))
+        self._run_since = since
+        self._next = []
 
     def _in_order(self, entries: list[Entry[T]]) -> list[Entry[T]]:
         """The more urgent first, then job by job as they came; a job's lines as it asks for."""

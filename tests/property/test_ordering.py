@@ -78,12 +78,14 @@ def test_equal_lines_keep_their_order(given: list[Entry[int]]) -> None:
             assert one.item < other.item
 
 
-STEPS = st.lists(st.one_of(st.tuples(PROMPTS, LENGTHS), st.none()), max_size=120)
+TAKE, SETTLE = "take", "settle"
+DEEDS = st.one_of(st.tuples(PROMPTS, LENGTHS), st.sampled_from([TAKE, SETTLE]))
+STEPS = st.lists(DEEDS, max_size=120)
 
 
 @given(STEPS, st.integers(1, 12))
 def test_no_line_waits_for_more_than_two_windows_and_none_is_lost_or_doubled(
-    steps: list[tuple[list[int], int] | None], lines: int
+    steps: list[tuple[list[int], int] | str], lines: int
 ) -> None:
     window = Window[int](lines=lines, n_bytes=1 << 30, block_tokens=BLOCK)
     waits: dict[int, int] = {}
@@ -94,13 +96,16 @@ def test_no_line_waits_for_more_than_two_windows_and_none_is_lost_or_doubled(
         if item is None:
             return False
         assert len(taken) - waits[item] < 2 * lines
+        assert len(window) < lines
         taken.append(item)
         return True
 
     for number, step in enumerate(steps):
-        if step is None or window.full:
+        if step == SETTLE:
+            window.settle()
+        if step == TAKE or window.full:
             take()
-        if step is not None:
+        if isinstance(step, tuple):
             waits[number] = len(taken)
             window.add(entry(number, *step))
     while take():
@@ -147,6 +152,16 @@ def test_a_job_that_asks_for_it_keeps_the_order_of_its_input(given: list[Entry[i
         window.add(entry(e.item, array("i", e.prompt), e.length, ordered=False))
     out = [window.take() for _ in given]
     assert out == [e.item for e in given]
+
+
+def test_what_comes_last_is_put_in_order_with_what_still_waits() -> None:
+    window = Window[int](lines=100, n_bytes=1 << 30, block_tokens=BLOCK)
+    for i in range(20):
+        window.add(entry(i, [0, i]))
+    assert window.take() == 0
+    window.add(entry(20, [1], length=9))
+    window.settle()
+    assert window.take() == 20
 
 
 def test_a_more_urgent_line_goes_before_the_run_under_way() -> None:
