@@ -6,10 +6,12 @@ import functools
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery, bootsteps, signals
+from celery.exceptions import SecurityWarning
 
 from batchgen.dispatch import (
     FINALIZE,
@@ -41,9 +43,9 @@ _NO_BROKER = "memory://"
 def run_control(settings: Settings) -> None:
     """Run a control worker until SIGTERM."""
     context = Context.from_settings(settings)
-    worker = ControlWorker(context)
-    app = _app(settings)
     stop = Stop()
+    worker = ControlWorker(context, go_on=lambda: not stop.is_set())
+    app = _app(settings)
 
     @app.task(name=INGEST)
     def ingest(job_id: str) -> None:
@@ -121,6 +123,8 @@ def run_beat(settings: Settings) -> None:
 
 
 def _app(settings: Settings) -> Celery:
+    # It warns root of messages that are code when read. Ours are JSON, and hold ids only.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     app = Celery("batchgen", set_as_current=False)
     without = {} if settings.broker_url else {"broker_url": _NO_BROKER}
     app.conf.update(celery_configuration(settings) | without)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from batchgen.dispatch import Bells, Doorbell
+from batchgen.domain import failpoints
 from batchgen.domain.clock import Clock, SystemClock
 from batchgen.domain.errors import StackError
 from batchgen.settings import Settings
@@ -25,6 +26,7 @@ class Context:
         """Raises StackError where no database is named."""
         if not settings.database_url:
             raise StackError("BATCHGEN_DATABASE_URL is not set: a worker needs the database")
+        failpoints.arm(settings.failpoint)
         return cls(
             settings=settings,
             database=Database(settings.database_url),

@@ -1,10 +1,12 @@
 """One shard under lease: the lines still to run, the records so far, and when it is done."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import structlog
 
 from batchgen.domain.errors import NotFound
+from batchgen.domain.failpoints import Failpoint, reach
 from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
 from batchgen.domain.outcomes import Failed
@@ -18,6 +20,11 @@ from batchgen.storage.session import Database
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
+_READING = "read after several workers were lost"
+_FATAL = Failed(500, "worker_lost", "the worker was lost each time it read this request")
+
 
 class ShardWork:
     """Starts from what earlier holders wrote down. Every write is fenced and may raise
@@ -25,12 +32,14 @@ class ShardWork:
     """
 
     def __init__(self, database: Database, store: ObjectStore, claimed: ClaimedShard) -> None:
+        reach(Failpoint.CLAIM_COMMITTED)
         self.claimed = claimed
         self._database = database
         self._store = store
         with database.unit_of_work() as tx:
             earlier = segments.of_shard(tx, claimed.id)
             strikes = suspects.strikes(tx, [claimed.id])
+            self._fatal = suspects.struck_for(tx, claimed.id, _READING)
         self.strikes: dict[int, int] = {index: n for (_, index), n in strikes.items()}
         self._records, self._usage = records.read(store, earlier)
         self._sessions = records.sessions(earlier)
@@ -61,6 +70,25 @@ class ShardWork:
         self.exhausted = line is None
         return line
 
+    def warily(self, line: RequestLine, read: Callable[[], T]) -> T | Failed:
+        """What `read` makes of a line.
+
+        In a suspect shard it is noted before: a line at which this worker dies is known to the
+        next one, which ends it unread. Raises Unavailable.
+        """
+        if line.index in self._fatal:
+            return _FATAL
+        if not self.claimed.suspect or line.index in self.strikes:
+            reach(Failpoint.LINE_READ)
+            return read()
+        with self._database.unit_of_work() as tx:
+            suspects.strike(tx, self.claimed.id, [line.index], _READING)
+        reach(Failpoint.LINE_READ)
+        made = read()
+        with self._database.unit_of_work() as tx:
+            suspects.absolve(tx, self.claimed.id, [line.index])
+        return made
+
     def add(
         self, record: Record, usage: Usage | None = None, session_id: SessionId | None = None
     ) -> None:
@@ -82,15 +110,20 @@ class ShardWork:
             # The key is used for this try only: the commit of an earlier one may have come through
             # although its answer was lost, and its object is then what a row refers to.
             key = self._next_key()
+            reach(Failpoint.CHECKPOINT_BEGUN)
             draft = records.write(
                 self._store, key, self._fresh, self._fresh_usage, self._fresh_sessions
             )
+            reach(Failpoint.CHECKPOINT_WRITTEN)
             unsure, self._unsure = self._unsure, [*self._unsure, key]
             with self._database.unit_of_work() as tx:
                 shards.checkpoint(tx, self.claimed, draft, instead_of=unsure)
+                reach(Failpoint.CHECKPOINT_UNCOMMITTED)
+            reach(Failpoint.CHECKPOINT_COMMITTED)
             self._note_written()
 
     def _finish(self) -> None:
+        reach(Failpoint.FINISH_BEGUN)
         draft = records.write(
             self._store,
             self._next_key(),
@@ -98,8 +131,11 @@ class ShardWork:
             records.add(self._usage, self._fresh_usage),
             self._sessions | self._fresh_sessions,
         )
+        reach(Failpoint.FINISH_WRITTEN)
         with self._database.unit_of_work() as tx:
             replaced = shards.finish(tx, self.claimed, draft)
+            reach(Failpoint.FINISH_UNCOMMITTED)
+        reach(Failpoint.FINISH_COMMITTED)
         self._note_written()
         for key in replaced:
             self._store.delete(key)

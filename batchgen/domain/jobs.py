@@ -20,6 +20,10 @@ from batchgen.domain.ids import (
 )
 from batchgen.domain.states import JobState
 
+# A shard whose holders were lost so often in a row, nothing written down since, is served alone;
+# and so often, not at all any more.
+SUSPECT_AFTER, GIVE_UP_AFTER = 2, 5
+
 
 class Scope(StrEnum):
     """What a key may do; an admin may do all that a user may."""
@@ -189,8 +193,22 @@ class ShardPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenShard:
+    """A pending shard whose lines are to end without running; `source` is the input's object."""
+
+    id: ShardId
+    job_id: JobId
+    plan: ShardPlan
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedShard:
-    """A shard under lease, with what its holder needs to know of the job."""
+    """A shard under lease, with what its holder needs to know of the job.
+
+    `attempts` counts this claim and those before it whose holder died or went silent, with nothing
+    written down since.
+    """
 
     id: ShardId
     job_id: JobId
@@ -205,6 +223,11 @@ class ClaimedShard:
     engine_fingerprint: str
     priority: int = 0
     ordering: Ordering = Ordering.PREFIX
+
+    @property
+    def suspect(self) -> bool:
+        """It may be what its holders died of: nothing else should be at stake with it."""
+        return self.attempts > SUSPECT_AFTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict
+from batchgen.domain.failpoints import Failpoint, reach
 from batchgen.domain.ids import JobId, Project
 from batchgen.domain.jobs import Job
 from batchgen.domain.states import JobEvent, JobState
@@ -36,6 +37,8 @@ def cancel(database: Database, bells: Bells, job_id: JobId, project: Project) ->
                 code="job_ended",
             ) from None
         job = jobs.get(tx, job_id, project=project)
+        reach(Failpoint.CANCEL_UNCOMMITTED)
+    reach(Failpoint.CANCEL_COMMITTED)
     bells.ring_finalize(job_id)
     return job
 

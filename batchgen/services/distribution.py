@@ -80,7 +80,8 @@ class Distribution:
         if not summed:
             self._sum = math.fsum(chain((self._sum,), values))
         self._n += len(values)
-        self._min, self._max = min(self._min, min(values)), max(self._max, max(values))
+        self._min = min(self._min, *values)
+        self._max = max(self._max, *values)
         self._buckets.update(map(_bucket, values))
 
 

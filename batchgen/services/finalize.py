@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-import structlog
 from sqlalchemy import Connection
 
 from batchgen.domain.clock import Clock, SystemClock
-from batchgen.domain.errors import LostLease, NotFound
-from batchgen.domain.ids import FileId, JobId, LeaseToken, ShardId, new_file_id
-from batchgen.domain.jobs import Counts, FinalSegment, Job, Section, ShardPlan, Usage
+from batchgen.domain.errors import LostLease
+from batchgen.domain.failpoints import Failpoint, reach
+from batchgen.domain.ids import FileId, JobId, new_file_id
+from batchgen.domain.jobs import Counts, FinalSegment, Job, OpenShard, Section, Usage
 from batchgen.domain.outcomes import Cut, CutReason
 from batchgen.domain.states import (
     PUBLISHABLE_JOB_STATES,
@@ -19,20 +19,18 @@ from batchgen.domain.states import (
     JobState,
     job_states_taking,
 )
-from batchgen.formats.jsonl import request_lines
-from batchgen.formats.openai import cut_line
-from batchgen.formats.validate import custom_id_of
-from batchgen.services import measure, records
+from batchgen.services import cut, measure, records
+from batchgen.services.control_lease import GIVE_UP_AFTER, control_lease
 from batchgen.settings import Settings
 from batchgen.storage import control, devices, files, jobs, segments, shards
+from batchgen.storage.control import ControlLease
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
-
-log = structlog.get_logger(__name__)
 
 _SHARDS_AT_ONCE = 16
 # The control lease is renewed when this share of it has passed.
 _RENEW_AT = 0.25
+_GIVEN_UP = "the service failed while it measured this job; its log says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +54,26 @@ def run_once(
     Killed at any point, it can be run again: shards are cut one transaction each, and the files
     appear in the transaction that makes the job terminal.
     """
-    with database.unit_of_work() as tx:
-        token = control.claim(tx, job_id, settings.lease_s)
-    if token is None:
-        return None
     try:
-        return _Closing(
-            database, store, settings.lease_s, job_id, token, clock or SystemClock()
-        ).run()
+        with control_lease(database, job_id, settings.lease_s) as lease:
+            if lease is None:
+                return None
+            reach(Failpoint.FINALIZE_BEGUN)
+            clock = clock or SystemClock()
+            return _Closing(database, store, settings.lease_s, job_id, lease, clock).run()
     except LostLease:
         return None
-    finally:
-        with database.unit_of_work() as tx:
-            control.release(tx, job_id, token)
 
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """One holder's work on one job, under the control lease `token`."""
+    """One holder's work on one job, under the control lease `lease`."""
 
     database: Database
     store: ObjectStore
     lease_s: float
     job_id: JobId
-    token: LeaseToken
+    lease: ControlLease
     clock: Clock
 
     def run(self) -> Finalized | None:
@@ -102,7 +96,7 @@ class _Closing:
 
     def _hold(self, tx: Connection) -> JobState:
         """Keep the lease for the next step."""
-        return control.renew(tx, self.job_id, self.token, self.lease_s)
+        return control.renew(tx, self.lease, self.lease_s)
 
     def _cut_pending(self, reason: CutReason) -> None:
         while True:
@@ -113,48 +107,20 @@ class _Closing:
             if not pending:
                 return
             for shard_id, plan in pending:
-                self._cut_shard(shard_id, plan, source, Cut(reason))
-
-    def _cut_shard(self, shard_id: ShardId, plan: ShardPlan, source: str, cut: Cut) -> None:
-        with self.database.unit_of_work() as tx:
-            earlier = segments.of_shard(tx, shard_id)
-        found, usage = records.read(self.store, earlier)
-        names = self._custom_ids(plan, source)
-        for index in range(plan.first_index, plan.first_index + plan.n_requests):
-            if index not in found:
-                found[index] = records.Record(index, cut_line(names.get(index), cut))
-        key = records.object_key(self.job_id, plan.seq, self.token, 0)
-        # What the shard has of results keeps its origin: manifest and metrics go by it.
-        made_by = records.sessions(earlier)
-        draft = records.write(self.store, key, found.values(), usage, made_by)
-        try:
-            with self.database.unit_of_work() as tx:
-                replaced = shards.cut(tx, self.job_id, shard_id, draft)
-        except LostLease:
-            self.store.delete(key)
-            return
-        for gone in replaced:
-            self.store.delete(gone)
-
-    def _custom_ids(self, plan: ShardPlan, source: str) -> dict[int, str | None]:
-        """By the requests' indexes; empty where the input is lost: the job is to end all the
-        same.
-        """
-        try:
-            data = self.store.get_range(source, plan.byte_start, plan.byte_end)
-        except NotFound as error:
-            log.error("input_lost", job=self.job_id, reason=str(error))  # noqa: TRY400 - an event, not a bug
-            return {}
-        lines = request_lines(data, first_line=plan.first_line, first_index=plan.first_index)
-        return {line.index: custom_id_of(line.raw) for line in lines}
+                shard = OpenShard(shard_id, self.job_id, plan, source)
+                cut.end_open_lines(self.database, self.store, shard, Cut(reason))
 
     def _publish(self) -> Finalized:
         with self.database.unit_of_work() as tx:
             job = jobs.get(tx, self.job_id)
             final = segments.final_of_job(tx, self.job_id)
             sessions = devices.sessions_of_job(tx, self.job_id)
-        measured = measure.job_metrics(self.store, self._keeping(final), sessions)
         counts, usage = _totals(final)
+        if self.lease.attempts > GIVE_UP_AFTER:
+            # The lines matter more than what they took.
+            measured = measure.unmeasured(counts, _GIVEN_UP)
+        else:
+            measured = measure.job_metrics(self.store, self._keeping(final), sessions)
         with self.database.unit_of_work() as tx:
             self._hold(tx)
             jobs.publish(
@@ -167,6 +133,8 @@ class _Closing:
                 metrics=measured,
             )
             state = jobs.advance(tx, self.job_id, JobEvent.PUBLISHED)
+            reach(Failpoint.PUBLISH_UNCOMMITTED)
+        reach(Failpoint.PUBLISH_COMMITTED)
         self._remove_orphans()
         return Finalized(state, published=True)
 

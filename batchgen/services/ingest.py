@@ -1,6 +1,6 @@
 """Read a job's input once: reject it with all of its faults, or cut it into shards and queue it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -9,13 +9,15 @@ from sqlalchemy import Connection
 from batchgen.dispatch import Bells
 from batchgen.domain.clock import Clock, SystemClock
 from batchgen.domain.errors import InvalidRequest, LostLease, NotFound
-from batchgen.domain.ids import JobId, LeaseToken
+from batchgen.domain.failpoints import Failpoint, reach
+from batchgen.domain.ids import JobId
 from batchgen.domain.jobs import Fault, Job, ShardPlan
 from batchgen.domain.states import PUBLISHABLE_JOB_STATES, JobEvent, JobState
 from batchgen.engines.spec import encode_spec
 from batchgen.formats.cutting import Limits
 from batchgen.formats.validate import Scan
 from batchgen.services import model_content
+from batchgen.services.control_lease import GIVE_UP_AFTER, Interrupted, control_lease
 from batchgen.services.models import Resolved, resolve
 from batchgen.settings import Settings
 from batchgen.storage import control, jobs, models, shards
@@ -24,6 +26,10 @@ from batchgen.storage.session import Database
 
 # The control lease is renewed when this share of it has passed.
 _RENEW_AT = 0.25
+_UNREADABLE = Fault(
+    "internal_error",
+    f"the service failed at this file {GIVE_UP_AFTER} times and gave it up; its log says why",
+)
 # While a large model is hashed, this often whether the lease is due.
 _HASH_LOOK_S = 0.5
 
@@ -42,7 +48,7 @@ class Ingested:
     device: str | None = None
 
 
-class _Overtaken(Exception):
+class _Overtaken(Interrupted):
     """The job was cancelled, or expired, while its file was read."""
 
     def __init__(self, state: JobState) -> None:
@@ -57,28 +63,29 @@ def run_once(
     job_id: JobId,
     *,
     clock: Clock | None = None,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Ingested | None:
-    """Validate and shard the job if that is due; None where another is at it or it is done.
+    """Validate and shard the job if that is due; None where another is at it, it is done, or
+    `go_on` said no while the file was read.
 
     Killed at any point, it can be run again from the start: shards, engine and state come in one
-    transaction at the end. Raises Unavailable.
+    transaction at the end. A file at which several workers died or failed is refused. Raises
+    Unavailable.
     """
-    with database.unit_of_work() as tx:
-        token = control.claim(tx, job_id, settings.lease_s)
-    if token is None:
-        return None
-    lease = _ControlLease(database, job_id, token, settings.lease_s, clock or SystemClock())
     try:
-        done = _run(database, store, settings, lease)
-    except LostLease:
-        return None
+        with control_lease(database, job_id, settings.lease_s) as held:
+            if held is None:
+                return None
+            reach(Failpoint.INGEST_BEGUN)
+            lease = _KeptLease(database, held, settings.lease_s, clock or SystemClock(), go_on)
+            done = _run(database, store, settings, lease)
     except _Overtaken as overtaken:
         if overtaken.state not in PUBLISHABLE_JOB_STATES:
             return None
         done = Ingested(overtaken.state)
-    finally:
-        with database.unit_of_work() as tx:
-            control.release(tx, job_id, token)
+    except (LostLease, Interrupted):
+        return None
+    reach(Failpoint.INGEST_COMMITTED)
     if done.pool is not None:
         bells.ring_devices(done.pool, done.device)
     elif done.state in PUBLISHABLE_JOB_STATES:
@@ -87,21 +94,29 @@ def run_once(
     return done
 
 
-class _ControlLease:
+class _KeptLease:
     """The right to ingest the job, kept up while the file is read."""
 
     def __init__(
-        self, database: Database, job_id: JobId, token: LeaseToken, lease_s: float, clock: Clock
+        self,
+        database: Database,
+        held: control.ControlLease,
+        lease_s: float,
+        clock: Clock,
+        go_on: Callable[[], bool],
     ) -> None:
-        self.job_id = job_id
+        self.held = held
+        self.job_id = held.job_id
         self._database = database
-        self._token = token
         self._lease_s = lease_s
         self._clock = clock
+        self._go_on = go_on
         self._renew_at = clock.monotonic() + lease_s * _RENEW_AT
 
     def keep(self) -> None:
-        """Renew the lease where it is time. Raises LostLease or _Overtaken."""
+        """Renew the lease where it is time. Raises LostLease or Interrupted."""
+        if not self._go_on():
+            raise Interrupted
         if self._clock.monotonic() < self._renew_at:
             return
         with self._database.unit_of_work() as tx:
@@ -110,14 +125,14 @@ class _ControlLease:
     def hold(self, tx: Connection) -> None:
         """Renew the lease and lock the job for this transaction. Raises LostLease or _Overtaken."""
         self._renew_at = self._clock.monotonic() + self._lease_s * _RENEW_AT
-        state = control.renew(tx, self.job_id, self._token, self._lease_s)
+        state = control.renew(tx, self.held, self._lease_s)
         if state is not JobState.VALIDATING:
             raise _Overtaken(state)
 
 
-def _run(
-    database: Database, store: ObjectStore, settings: Settings, lease: _ControlLease
-) -> Ingested:
+def _run(database: Database, store: ObjectStore, settings: Settings, lease: _KeptLease) -> Ingested:
+    if lease.held.attempts > GIVE_UP_AFTER:
+        return _reject(database, lease, [_UNREADABLE])
     with database.unit_of_work() as tx:
         lease.hold(tx)
         job = jobs.get(tx, lease.job_id)
@@ -138,7 +153,7 @@ def _run(
     return _accept(database, settings, lease, job, scan.model, plans)
 
 
-def _reject(database: Database, lease: _ControlLease, faults: list[Fault]) -> Ingested:
+def _reject(database: Database, lease: _KeptLease, faults: list[Fault]) -> Ingested:
     with database.unit_of_work() as tx:
         lease.hold(tx)
         jobs.set_faults(tx, lease.job_id, faults)
@@ -149,7 +164,7 @@ def _reject(database: Database, lease: _ControlLease, faults: list[Fault]) -> In
 def _accept(
     database: Database,
     settings: Settings,
-    lease: _ControlLease,
+    lease: _KeptLease,
     job: Job,
     name: str,
     plans: list[ShardPlan],
@@ -174,11 +189,12 @@ def _accept(
             )
             shards.insert(tx, job.id, plans)
             state = jobs.advance(tx, job.id, JobEvent.SHARDED)
+            reach(Failpoint.INGEST_UNCOMMITTED)
             return Ingested(state, n_requests, len(plans), pool=model.pool, device=model.device)
     return _reject(database, lease, [resolved])
 
 
-def _hash_model(database: Database, settings: Settings, lease: _ControlLease, name: str) -> None:
+def _hash_model(database: Database, settings: Settings, lease: _KeptLease, name: str) -> None:
     """A job pins the content of its model: a large one that nobody has read yet is read now."""
     try:
         with database.unit_of_work() as tx:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from batchgen.domain.errors import NotFound
-from batchgen.domain.jobs import EngineSession, FinalSegment, Section
+from batchgen.domain.jobs import Counts, EngineSession, FinalSegment, Section
 from batchgen.services.blame import Blame
 from batchgen.services.clocks import Clocks
 from batchgen.services.distribution import Distribution
@@ -133,6 +133,25 @@ def job_metrics(
         "distributions": {
             name: sums.spread[name].summary(unit, none=_NO_TIMED)
             for name, unit in _PER_REQUEST.items()
+        },
+    }
+
+
+def unmeasured(counts: Counts, reason: str) -> dict[str, Any]:
+    """Metrics of a job that cannot be measured: every value null, and why."""
+    return {
+        "simulated": None,
+        "n_completed": counts.completed,
+        "n_failed": counts.failed,
+        "n_timed": 0,
+        "clock": None,
+        "commonest_error": None,
+        "values": {
+            name: _value(None, value["unit"], reason)
+            for name, value in _values(_Sums(), 0, []).items()
+        },
+        "distributions": {
+            name: Distribution().summary(unit, none=reason) for name, unit in _PER_REQUEST.items()
         },
     }
 

@@ -4,10 +4,11 @@ from sqlalchemy import Connection
 
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict, NotFound
+from batchgen.domain.failpoints import Failpoint, reach
 from batchgen.domain.ids import JobId, Project
 from batchgen.domain.jobs import Job
 from batchgen.domain.states import JobEvent
-from batchgen.storage import files, jobs, shards
+from batchgen.storage import files, jobs, reopen
 from batchgen.storage.session import Database
 
 
@@ -22,10 +23,12 @@ def retry(database: Database, bells: Bells, job_id: JobId, project: Project) -> 
         # The job's lock comes first: two retries at once are one after the other.
         jobs.advance(tx, job_id, JobEvent.RETRY, project=project)
         _keep_files(tx, ended)
-        if shards.reopen_failed(tx, job_id) == 0:
+        if reopen.reopen_failed(tx, job_id) == 0:
             raise Conflict(f"job {job_id} has no failed line to run again", code="nothing_to_retry")
         files.mark_produced_deleted(tx, job_id)
         job = jobs.get(tx, job_id, project=project)
+        reach(Failpoint.RETRY_UNCOMMITTED)
+    reach(Failpoint.RETRY_COMMITTED)
     if job.pool is not None:
         bells.ring_devices(job.pool, job.device)
     return job

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from batchgen.dispatch import Bells
 from batchgen.domain.errors import Conflict, InvalidRequest
+from batchgen.domain.failpoints import Failpoint, reach
 from batchgen.domain.ids import FileId, JobId, Project, new_job_id
 from batchgen.domain.jobs import Job, Ordering
 from batchgen.domain.requests import Endpoint
@@ -54,6 +55,7 @@ def submit(database: Database, bells: Bells, settings: Settings, asked: Submissi
     except IntegrityError:
         # Another call with the same key was faster: its job is there now.
         job = _insert_or_find(database, asked, window_s, request_hash)
+    reach(Failpoint.SUBMIT_COMMITTED)
     bells.ring_ingest(job.id)
     return job
 
@@ -99,6 +101,7 @@ def _insert_or_find(database: Database, asked: Submission, window_s: int, reques
             idempotency_key=asked.idempotency_key,
             request_hash=request_hash,
         )
+        reach(Failpoint.SUBMIT_UNCOMMITTED)
         return jobs.get(tx, JobId(job_id))
 
 

@@ -1,11 +1,12 @@
-"""Everything that must happen although nobody asked: reap, expire, ring again, remove."""
+"""Everything that must happen although nobody asked: reap, expire, give up, ring again, remove."""
 
 from dataclasses import dataclass
 
 from batchgen.dispatch import Bells
 from batchgen.domain.states import JobEvent
+from batchgen.services import abandon
 from batchgen.services.records import job_prefix
-from batchgen.storage import control, files, jobs, shards
+from batchgen.storage import control, files, fleet, jobs, shards
 from batchgen.storage.objects import ObjectStore
 from batchgen.storage.session import Database
 
@@ -19,6 +20,7 @@ class Swept:
     """What one sweep did."""
 
     leases_reaped: int
+    shards_given_up: int
     jobs_expired: int
     to_ingest: int
     to_finalize: int
@@ -32,10 +34,11 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
     with database.unit_of_work() as tx:
         reaped = shards.reap(tx)
     expired = _expire(database)
+    given_up = abandon.run_once(database, store, bells)
     with database.unit_of_work() as tx:
         to_ingest = control.needing_ingest(tx)
         to_finalize = control.needing_publication(tx)
-        places = shards.places_with_work(tx)
+        places = fleet.places_with_work(tx)
     for job_id in to_ingest:
         bells.ring_ingest(job_id)
     for job_id in to_finalize:
@@ -44,6 +47,7 @@ def run_once(database: Database, store: ObjectStore, bells: Bells) -> Swept:
         bells.ring_devices(pool, device)
     return Swept(
         leases_reaped=reaped,
+        shards_given_up=given_up,
         jobs_expired=expired,
         to_ingest=len(to_ingest),
         to_finalize=len(to_finalize),

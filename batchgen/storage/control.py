@@ -1,6 +1,7 @@
 """The control worker's leases on jobs, and which jobs wait for it."""
 
 import uuid
+from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, update
 
@@ -17,7 +18,18 @@ from batchgen.storage.instants import from_now
 from batchgen.storage.tables import jobs, shards
 
 
-def claim(tx: Connection, job_id: JobId, lease_s: float) -> LeaseToken | None:
+@dataclass(frozen=True, slots=True)
+class ControlLease:
+    """The right to a job's next step. `attempts` counts this one and those before it that failed,
+    or whose worker died, with no other between.
+    """
+
+    job_id: JobId
+    token: LeaseToken
+    attempts: int
+
+
+def claim(tx: Connection, job_id: JobId, lease_s: float) -> ControlLease | None:
     """The right to ingest or finalize the job, for `lease_s`; None where another holds it or none
     is due.
     """
@@ -35,29 +47,40 @@ def claim(tx: Connection, job_id: JobId, lease_s: float) -> LeaseToken | None:
             control_until=from_now(lease_s),
             control_attempts=jobs.c.control_attempts + 1,
         )
-    )
-    return token if won.rowcount else None
+        .returning(jobs.c.control_attempts)
+    ).first()
+    return None if won is None else ControlLease(job_id, token, won.control_attempts)
 
 
-def renew(tx: Connection, job_id: JobId, token: LeaseToken, lease_s: float) -> JobState:
+def renew(tx: Connection, lease: ControlLease, lease_s: float) -> JobState:
     """Keep the control lease, under the row's lock; returns the job's state. Raises LostLease."""
     row = tx.execute(
         update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.control_token == token)
+        .where(_held(lease))
         .values(control_until=from_now(lease_s))
         .returning(jobs.c.state)
     ).first()
     if row is None:
-        raise LostLease(f"the control lease of {job_id} is another's")
+        raise LostLease(f"the control lease of {lease.job_id} is another's")
     return JobState(row.state)
 
 
-def release(tx: Connection, job_id: JobId, token: LeaseToken) -> None:
+def release(tx: Connection, lease: ControlLease) -> None:
+    """The step is over, and went well as far as the job is concerned."""
     tx.execute(
         update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.control_token == token)
-        .values(control_token=None, control_until=None)
+        .where(_held(lease))
+        .values(control_token=None, control_until=None, control_attempts=0)
     )
+
+
+def put_off(tx: Connection, lease: ControlLease, rest_s: float) -> None:
+    """The step failed: nobody tries it again before `rest_s` have passed."""
+    tx.execute(update(jobs).where(_held(lease)).values(control_until=from_now(rest_s)))
+
+
+def _held(lease: ControlLease) -> ColumnElement[bool]:
+    return and_(jobs.c.id == lease.job_id, jobs.c.control_token == lease.token)
 
 
 def needing_ingest(tx: Connection) -> list[JobId]:

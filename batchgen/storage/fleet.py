@@ -1,12 +1,15 @@
-"""Queries over everything at once, for the metrics."""
+"""Queries over everything at once: for the metrics, and for whom to ring."""
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, exists, func, or_, select
 
 from batchgen.domain.ids import DeviceId
-from batchgen.domain.states import TERMINAL_JOB_STATES, JobState, ShardState
+from batchgen.domain.states import CLAIMABLE_JOB_STATES, TERMINAL_JOB_STATES, JobState, ShardState
 from batchgen.storage.instants import from_now
 from batchgen.storage.tables import devices, jobs, shards
 
+_CLAIMABLE = [state.value for state in CLAIMABLE_JOB_STATES]
+# A worker that has not been heard of for so long is not there.
+_ALIVE_S = 60.0
 _TERMINAL = [state.value for state in TERMINAL_JOB_STATES]
 
 
@@ -41,3 +44,26 @@ def alive(tx: Connection, *, lease_s: float) -> frozenset[tuple[str, str]]:
         )
     )
     return frozenset((row.pool, row.device) for row in rows)
+
+
+def places_with_work(tx: Connection) -> list[tuple[str, str | None]]:
+    """Pools, and devices where jobs are bound to one, for which an idle worker could claim a shard.
+
+    Workers that serve, or are not there, look for themselves: bells would only pile up.
+    """
+    idle = exists().where(
+        devices.c.pool == jobs.c.pool,
+        or_(jobs.c.device.is_(None), devices.c.device == jobs.c.device),
+        devices.c.state == "idle",
+        devices.c.heartbeat_at > from_now(-_ALIVE_S),
+    )
+    rows = tx.execute(
+        select(jobs.c.pool, jobs.c.device)
+        .distinct()
+        .where(
+            jobs.c.state.in_(_CLAIMABLE),
+            exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING),
+            idle,
+        )
+    )
+    return [(row.pool, row.device) for row in rows if row.pool is not None]

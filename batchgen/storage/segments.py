@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, array
 from sqlalchemy.types import Integer
 
@@ -105,6 +105,44 @@ def parts_of_shards(
 def n_shards(tx: Connection, job_id: JobId) -> int:
     n: int = tx.execute(select(func.count()).where(shards.c.job_id == job_id)).scalar_one()
     return n
+
+
+def replace(tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft) -> list[str]:
+    """The draft becomes the shard's final and only segment; returns the objects of those before.
+
+    The caller holds the shard's lock.
+    """
+    gone = tx.execute(
+        delete(segments).where(segments.c.shard_id == shard_id).returning(segments.c.object_key)
+    ).all()
+    insert(tx, job_id, shard_id, draft, final=True)
+    return [row.object_key for row in gone if row.object_key != draft.object_key]
+
+
+def insert(
+    tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft, *, final: bool
+) -> None:
+    """One more segment of a shard, whose lock the caller holds."""
+    tx.execute(
+        segments.insert().values(
+            job_id=job_id,
+            shard_id=shard_id,
+            final=final,
+            object_key=draft.object_key,
+            output_indexes=list(draft.output_indexes),
+            error_indexes=list(draft.error_indexes),
+            output_bytes=draft.output_bytes,
+            timings_bytes=draft.timings_bytes,
+            error_bytes=draft.error_bytes,
+            sha256=draft.sha256,
+            n_completed=len(draft.output_indexes),
+            n_failed=len(draft.error_indexes),
+            input_tokens=draft.usage.input_tokens,
+            cached_tokens=draft.usage.cached_tokens,
+            output_tokens=draft.usage.output_tokens,
+            session_ids=list(draft.session_ids),
+        )
+    )
 
 
 def _query(section: Section) -> Any:

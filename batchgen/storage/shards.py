@@ -9,10 +9,20 @@ from typing import Any
 from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from batchgen.domain.errors import Conflict, LostLease
+from batchgen.domain.failpoints import Failpoint, reach
 from batchgen.domain.ids import JobId, LeaseToken, ShardId
-from batchgen.domain.jobs import ClaimedShard, Ordering, SegmentDraft, ShardPlan
+from batchgen.domain.jobs import (
+    GIVE_UP_AFTER,
+    SUSPECT_AFTER,
+    ClaimedShard,
+    OpenShard,
+    Ordering,
+    SegmentDraft,
+    ShardPlan,
+)
 from batchgen.domain.states import CLAIMABLE_JOB_STATES, JobEvent, JobState, ShardState
 from batchgen.storage import jobs as job_queries
+from batchgen.storage import segments as segment_queries
 from batchgen.storage.instants import from_now
 from batchgen.storage.tables import devices, jobs, segments, shards, suspects
 
@@ -58,6 +68,7 @@ def claim(
     unfit: Sequence[str] = (),
     ahead: int = 0,
     above: int | None = None,
+    beside_others: bool = False,
 ) -> ClaimedShard | None:
     """Lease the next shard for a device: by priority, then age of the job, then place in the file.
 
@@ -66,7 +77,9 @@ def claim(
     Work of the engines in `unfit` is left to others, but for jobs that are bound to this device.
     A holder that has `ahead` shards which it does not run yet gets no more than leaves as many to
     each other device. With `above` only jobs of a higher priority are looked at.
+    `beside_others`: the holder has other shards already, so no suspect one is claimed.
     """
+    most_attempts = SUSPECT_AFTER if beside_others else GIVE_UP_AFTER
     busy: list[str] = []
     while True:
         best = _best(tx, pool, device, None, busy=busy, unfit=unfit, above=above)
@@ -81,14 +94,18 @@ def claim(
             return None
         row = tx.execute(
             select(shards)
-            .where(shards.c.job_id == best.id, shards.c.state == ShardState.PENDING)
+            .where(
+                shards.c.job_id == best.id,
+                shards.c.state == ShardState.PENDING,
+                shards.c.attempts < most_attempts,
+            )
             .order_by(shards.c.seq)
             .limit(1)
             .with_for_update(skip_locked=True)
         ).first()
         if row is not None:
             break
-        # Others are claiming all that it has: the next job's turn.
+        # Others are claiming all that it has, or may have: the next job's turn.
         busy.append(best.id)
     token = LeaseToken(uuid.uuid4())
     tx.execute(
@@ -104,19 +121,12 @@ def claim(
     )
     if best.state == JobState.QUEUED:
         _mark_running(tx, JobId(best.id))
+    reach(Failpoint.CLAIM_UNCOMMITTED)
     return ClaimedShard(
         id=ShardId(row.id),
         job_id=JobId(row.job_id),
         project=best.project,
-        plan=ShardPlan(
-            row.seq,
-            row.byte_start,
-            row.byte_end,
-            row.first_line,
-            row.first_index,
-            row.n_requests,
-            row.est_tokens,
-        ),
+        plan=_plan(row),
         token=token,
         attempts=row.attempts + 1,
         endpoint=best.endpoint,
@@ -156,7 +166,9 @@ def checkpoint(
                 segments.c.shard_id == shard.id, segments.c.object_key.in_(instead_of)
             )
         )
-    _insert_segment(tx, shard.job_id, shard.id, draft, final=False)
+    segment_queries.insert(tx, shard.job_id, shard.id, draft, final=False)
+    # The shard gets on: holders that were lost before say nothing against it.
+    tx.execute(update(shards).where(shards.c.id == shard.id).values(attempts=0))
 
 
 def finish(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> list[str]:
@@ -170,7 +182,7 @@ def finish(tx: Connection, shard: ClaimedShard, draft: SegmentDraft) -> list[str
     first = shard.plan.first_index
     if sorted(indexes) != list(range(first, first + shard.plan.n_requests)):
         raise Conflict(f"shard {shard.id} cannot be done: its lines are not all there, each once")
-    replaced = _replace_segments(tx, shard.job_id, shard.id, draft)
+    replaced = segment_queries.replace(tx, shard.job_id, shard.id, draft)
     tx.execute(
         update(shards)
         .where(shards.c.id == shard.id)
@@ -191,12 +203,14 @@ def cut(tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft) -
     )
     if changed.rowcount == 0:
         raise LostLease(f"shard {shard_id} is no longer pending")
-    return _replace_segments(tx, job_id, shard_id, draft)
+    return segment_queries.replace(tx, job_id, shard_id, draft)
 
 
 def release(tx: Connection, tokens: Iterable[LeaseToken]) -> int:
     """Give these shards back unfinished; those already lost are left alone. Returns how many."""
-    return _to_pending(tx, shards.c.lease_token.in_(list(tokens)))
+    given = shards.c.lease_token.in_(list(tokens))
+    # Whoever gives a shard back has not died of it.
+    return _to_pending(tx, given, attempts=func.greatest(shards.c.attempts - 1, 0))
 
 
 def release_all_of(tx: Connection, holder: str) -> int:
@@ -222,29 +236,6 @@ def is_unfinished(tx: Connection, job_id: JobId) -> bool:
     return found
 
 
-def places_with_work(tx: Connection) -> list[tuple[str, str | None]]:
-    """Pools, and devices where jobs are bound to one, for which an idle worker could claim a shard.
-
-    Workers that serve, or are not there, look for themselves: bells would only pile up.
-    """
-    idle = exists().where(
-        devices.c.pool == jobs.c.pool,
-        or_(jobs.c.device.is_(None), devices.c.device == jobs.c.device),
-        devices.c.state == "idle",
-        devices.c.heartbeat_at > from_now(-_ALIVE_S),
-    )
-    rows = tx.execute(
-        select(jobs.c.pool, jobs.c.device)
-        .distinct()
-        .where(
-            jobs.c.state.in_(_CLAIMABLE),
-            exists().where(shards.c.job_id == jobs.c.id, shards.c.state == ShardState.PENDING),
-            idle,
-        )
-    )
-    return [(row.pool, row.device) for row in rows if row.pool is not None]
-
-
 def pending_of(tx: Connection, job_id: JobId, *, limit: int) -> list[tuple[ShardId, ShardPlan]]:
     """The job's next pending shards in order."""
     rows = tx.execute(
@@ -253,20 +244,24 @@ def pending_of(tx: Connection, job_id: JobId, *, limit: int) -> list[tuple[Shard
         .order_by(shards.c.seq)
         .limit(limit)
     )
-    return [
-        (
-            ShardId(r.id),
-            ShardPlan(
-                r.seq,
-                r.byte_start,
-                r.byte_end,
-                r.first_line,
-                r.first_index,
-                r.n_requests,
-                r.est_tokens,
-            ),
+    return [(ShardId(row.id), _plan(row)) for row in rows]
+
+
+def given_up(tx: Connection, *, limit: int) -> list[OpenShard]:
+    """Pending shards that nobody claims any more, of jobs at work."""
+    rows = tx.execute(
+        select(shards, jobs.c.input_key)
+        .join(jobs, jobs.c.id == shards.c.job_id)
+        .where(
+            shards.c.state == ShardState.PENDING,
+            shards.c.attempts >= GIVE_UP_AFTER,
+            jobs.c.state.in_(_CLAIMABLE),
         )
-        for r in rows
+        .order_by(shards.c.id)
+        .limit(limit)
+    )
+    return [
+        OpenShard(ShardId(row.id), JobId(row.job_id), _plan(row), row.input_key) for row in rows
     ]
 
 
@@ -275,35 +270,6 @@ def leased_of(tx: Connection, job_id: JobId) -> int:
         select(func.count()).where(shards.c.job_id == job_id, shards.c.state == ShardState.LEASED)
     ).scalar_one()
     return n
-
-
-def reopen_failed(tx: Connection, job_id: JobId) -> int:
-    """Drop the error lines of done shards and make these shards pending again, for a retry.
-
-    What completed stays, as a checkpoint. Returns the number of lines that will run again.
-    """
-    rows = tx.execute(
-        update(segments)
-        .where(segments.c.job_id == job_id, segments.c.final, segments.c.n_failed > 0)
-        .values(final=False, error_indexes=[], error_bytes=0, n_failed=0)
-        .returning(segments.c.shard_id)
-    ).all()
-    ids = [row.shard_id for row in rows]
-    tx.execute(
-        update(shards)
-        .where(shards.c.id.in_(ids), shards.c.state == ShardState.DONE)
-        .values(state=ShardState.PENDING, attempts=0)
-    )
-    totals = tx.execute(
-        select(func.coalesce(func.sum(shards.c.n_requests), 0)).where(shards.c.id.in_(ids))
-    ).scalar_one()
-    kept = tx.execute(
-        select(func.coalesce(func.sum(segments.c.n_completed), 0)).where(
-            segments.c.shard_id.in_(ids)
-        )
-    ).scalar_one()
-    tx.execute(select(func.pg_notify(WORK_CHANNEL, job_id)))
-    return int(totals) - int(kept)
 
 
 def _best(
@@ -372,6 +338,18 @@ def _may_hold_more(tx: Connection, job: Any, pool: str, holder: str, ahead: int)
     return not others or n >= enough
 
 
+def _plan(row: Any) -> ShardPlan:
+    return ShardPlan(
+        row.seq,
+        row.byte_start,
+        row.byte_end,
+        row.first_line,
+        row.first_index,
+        row.n_requests,
+        row.est_tokens,
+    )
+
+
 def _mark_running(tx: Connection, job_id: JobId) -> None:
     try:
         job_queries.advance(tx, job_id, JobEvent.CLAIMED)
@@ -391,48 +369,13 @@ def _lock_held(tx: Connection, shard: ClaimedShard) -> None:
         raise LostLease(f"shard {shard.id} is held by another")
 
 
-def _to_pending(tx: Connection, condition: Any) -> int:
+def _to_pending(tx: Connection, condition: Any, **more: Any) -> int:
     rows = tx.execute(
         update(shards)
         .where(shards.c.state == ShardState.LEASED, condition)
-        .values(state=ShardState.PENDING, lease_token=None, lease_until=None, holder=None)
+        .values(state=ShardState.PENDING, lease_token=None, lease_until=None, holder=None, **more)
         .returning(shards.c.job_id)
     ).all()
     for job_id in {row.job_id for row in rows}:
         tx.execute(select(func.pg_notify(WORK_CHANNEL, job_id)))
     return len(rows)
-
-
-def _replace_segments(
-    tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft
-) -> list[str]:
-    gone = tx.execute(
-        delete(segments).where(segments.c.shard_id == shard_id).returning(segments.c.object_key)
-    ).all()
-    _insert_segment(tx, job_id, shard_id, draft, final=True)
-    return [row.object_key for row in gone if row.object_key != draft.object_key]
-
-
-def _insert_segment(
-    tx: Connection, job_id: JobId, shard_id: ShardId, draft: SegmentDraft, *, final: bool
-) -> None:
-    tx.execute(
-        segments.insert().values(
-            job_id=job_id,
-            shard_id=shard_id,
-            final=final,
-            object_key=draft.object_key,
-            output_indexes=list(draft.output_indexes),
-            error_indexes=list(draft.error_indexes),
-            output_bytes=draft.output_bytes,
-            timings_bytes=draft.timings_bytes,
-            error_bytes=draft.error_bytes,
-            sha256=draft.sha256,
-            n_completed=len(draft.output_indexes),
-            n_failed=len(draft.error_indexes),
-            input_tokens=draft.usage.input_tokens,
-            cached_tokens=draft.usage.cached_tokens,
-            output_tokens=draft.usage.output_tokens,
-            session_ids=list(draft.session_ids),
-        )
-    )

@@ -15,6 +15,16 @@ def strikes(tx: Connection, shard_ids: Sequence[ShardId]) -> dict[tuple[ShardId,
     return {(ShardId(r.shard_id), r.request_index): r.strikes for r in rows}
 
 
+def struck_for(tx: Connection, shard_id: ShardId, reason: str) -> set[int]:
+    """The requests of a shard whose last strike was for this reason."""
+    rows = tx.execute(
+        select(suspects.c.request_index).where(
+            suspects.c.shard_id == shard_id, suspects.c.reason == reason
+        )
+    )
+    return {row.request_index for row in rows}
+
+
 def strike(tx: Connection, shard_id: ShardId, indexes: Iterable[int], reason: str) -> None:
     """Count one more strike against these requests, so that it outlives the worker."""
     rows = [

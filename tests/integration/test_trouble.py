@@ -22,7 +22,7 @@ from batchgen.domain.states import JobState
 from batchgen.engines.protocol import Applied
 from batchgen.engines.spec import SimulatedSpec
 from batchgen.services import cancel, finalize, retry
-from batchgen.storage import jobs, segments, shards, suspects
+from batchgen.storage import fleet, jobs, segments, shards, suspects
 from batchgen.storage.object_directory import Directory
 from batchgen.storage.objects import Backend, ObjectStore
 from batchgen.storage.session import Database
@@ -432,7 +432,7 @@ def test_the_sweep_rings_for_idle_workers_only(house: House) -> None:
 
     def places() -> list[tuple[str, str | None]]:
         with house.database.unit_of_work() as tx:
-            return shards.places_with_work(tx)
+            return fleet.places_with_work(tx)
 
     assert places() == []
     worker = house.worker()
@@ -498,7 +498,7 @@ class Touchy(SimulatedEngine):
         return super().submit(requests)
 
 class TouchyHost(host.Host):
-    def __init__(self, pipe, trail):
+    def __init__(self, pipe, trail, *_):
         super().__init__(pipe, trail, lambda spec: Touchy())
 
 host.Host = TouchyHost
