@@ -62,6 +62,11 @@ class SamplingParams:
     grammar: Grammar | None = None
     echo: bool = False
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the prompt goes through the model for its own sake."""
+        return self.echo and (self.logprobs is not None or self.max_tokens == 0)
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:

@@ -21,8 +21,8 @@ from batchgen.domain.errors import LoadFailed
 from batchgen.domain.outcomes import Failed, FinishReason, Generation
 from batchgen.engines.checks import kv_capacity, output_limit, prompt_fault
 from batchgen.engines.compile_identity import CompileIdentity
-from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.openvino.grammar_gate import GrammarGate
+from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.openvino.knobs import generation_config
 from batchgen.engines.openvino.kv_pool import KvPool
 from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
@@ -225,6 +225,8 @@ class OpenVinoEngine:
             or sequences > self._loaded_pipeline().scheduler["max_num_seqs"]
         ):
             return False
+        if not self._may_join(live):
+            return False
         metrics = self._pipeline().get_metrics()
         return self._pool.admits(
             live,
@@ -232,6 +234,23 @@ class OpenVinoEngine:
             used=metrics.cache_usage / 100,
             some_unscheduled=metrics.requests > metrics.scheduled_requests,
         )
+
+    def _may_join(self, new: Live) -> bool:
+        """Prompts are scored by themselves, as many in a step as go whole into it.
+
+        The pipeline mixes up the logprobs of prompts with whatever else is in their step: parts of
+        other prompts, and tokens of answers. One that is alone may come in parts.
+        """
+        if not self._running:
+            return not (new.scores_prompt and self._dropping)
+        one = next(iter(self._running.values()))
+        if not (new.scores_prompt or one.scores_prompt):
+            return True
+        if not (new.scores_prompt and one.scores_prompt):
+            return False
+        tokens = sum(len(live.request.prompt_ids) for live in (new, *self._starting))
+        none_begun = len(self._starting) == len(self._running)
+        return none_begun and tokens <= self._loaded_pipeline().scheduler["max_num_batched_tokens"]
 
     def _start(self) -> list[Finished]:
         """Hand over what was scheduled; what the pipeline refuses ends as an error line."""
@@ -291,6 +310,7 @@ class OpenVinoEngine:
             timings=live.timings(),
             n_drafted=drafted,
             n_accepted=accepted,
+            prompt_logprobs=live.prompt_logprobs(),
         )
         return Finished(id=live.request.id, generation=generation)
 

@@ -105,6 +105,8 @@ def generation_config(
     config.frequency_penalty = sampling.frequency_penalty
     config.repetition_penalty = sampling.repetition_penalty
     config.logprobs = 0 if sampling.logprobs is None else 1
+    # An echo without scores needs nothing of the engine: everybody has the prompt.
+    config.echo = sampling.scores_prompt
     if sampling.grammar is not None:
         config.structured_output_config = structured_output(sampling.grammar)
     if spec.draft is not None and spec.draft.num_assistant_tokens is not None:

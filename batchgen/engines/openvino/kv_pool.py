@@ -45,11 +45,11 @@ class KvPool:
         `used` is the share of the pool in use after the last step, `some_unscheduled` whether the
         pipeline had requests then that it could not work on. Nothing is reserved for answers, which
         mostly end early: when they grow too long together the pipeline recomputes the newest. With
-        several choices a request it must never come to that.
+        several choices a request, or a prompt that is scored, it must never come to that.
         """
         if self._blocks is None or not running:
             return True
-        if any(live.request.sampling.n > 1 for live in (new, *running)):
+        if any(live.request.sampling.n > 1 or live.scores_prompt for live in (new, *running)):
             return sum(map(self._whole, (new, *running))) <= self._blocks
         if some_unscheduled and used > 0.5:
             return False

@@ -42,6 +42,11 @@ class Live:
     was_alone: bool = False
     _outputs: dict[int, _Output] = field(default_factory=dict)
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the pipeline gives its prompt back, with logprobs."""
+        return self.request.sampling.scores_prompt
+
     def begun(self) -> bool:
         """Whether it has generated a token, and so has its whole prompt in the cache."""
         return bool(self._outputs) or (self.handle is not None and self.handle.can_read())
@@ -57,7 +62,8 @@ class Live:
         while self.handle.can_read():
             for sequence, read in self.handle.read().items():
                 self._outputs.setdefault(sequence, _Output()).add(read)
-        return sum(len(output.ids) for output in self._outputs.values())
+        n_echoed = self._n_echoed()
+        return sum(len(output.ids[n_echoed:]) for output in self._outputs.values())
 
     def forget(self) -> None:
         """Begin anew: nothing of what the pipeline made counts."""
@@ -65,8 +71,29 @@ class Live:
         self._outputs.clear()
 
     def choices(self) -> tuple[Choice, ...]:
-        asked = self.request.sampling.logprobs
-        return tuple(_choice(output, asked) for _, output in sorted(self._outputs.items()))
+        asked, n_echoed = self.request.sampling.logprobs, self._n_echoed()
+        return tuple(
+            _choice(output, asked, n_echoed) for _, output in sorted(self._outputs.items())
+        )
+
+    def prompt_logprobs(self) -> tuple[float | None, ...] | None:
+        """Of each prompt token but the first; None where nobody asked.
+
+        Raises RuntimeError where the pipeline has not told as many as there are tokens.
+        """
+        if not self.scores_prompt or self.request.sampling.logprobs is None:
+            return None
+        output, n_in = min(self._outputs.items())[1], self._n_echoed()
+        if len(output.logprobs) != len(output.ids):
+            raise RuntimeError(
+                f"the pipeline gave {len(output.logprobs)} logprobs for {len(output.ids)} tokens"
+            )
+        # Each is of its token given those before it; the first has a placeholder.
+        return (None, *output.logprobs[1:n_in])
+
+    def _n_echoed(self) -> int:
+        """How many ids of each output are the prompt's own."""
+        return len(self.request.prompt_ids) if self.scores_prompt else 0
 
     def timings(self) -> Timings:
         """The pipeline stamps tokens in milliseconds of the same monotonic clock."""
@@ -84,17 +111,18 @@ class Live:
         return self.handle.get_perf_metrics().raw_metrics
 
 
-def _choice(output: _Output, asked_logprobs: int | None) -> Choice:
+def _choice(output: _Output, asked_logprobs: int | None, n_echoed: int) -> Choice:
     logprobs = None
+    ids, scores = output.ids[n_echoed:], output.logprobs[n_echoed:]
     if asked_logprobs is not None:
         # With temperature 0 the chosen token is the likeliest: the one alternative there is.
         logprobs = tuple(
             TokenLogprob(id_, logprob, ((id_, logprob),) if asked_logprobs else ())
-            for id_, logprob in zip(output.ids, output.logprobs, strict=True)
+            for id_, logprob in zip(ids, scores, strict=True)
         )
     length = output.finish_reason == genai.GenerationFinishReason.LENGTH
     return Choice(
-        token_ids=tuple(output.ids),
+        token_ids=tuple(ids),
         finish_reason=FinishReason.LENGTH if length else FinishReason.STOP,
         logprobs=logprobs,
     )

@@ -14,25 +14,35 @@ def refusal(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
 
 def _lacking(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
     greedy = sampling.temperature == 0
+    generates = sampling.max_tokens != 0
     if sampling.logprobs is not None and (
-        sampling.logprobs > 1 or (sampling.logprobs == 1 and not greedy)
+        sampling.logprobs > 1 or (sampling.logprobs == 1 and generates and not greedy)
     ):
         return _lacks(
             "openvino-genai reports one logprob a token, the chosen one's: no alternatives "
             "(one is possible with temperature 0).",
             "top_logprobs",
         )
-    if sampling.n > 1 and greedy:
-        return _lacks("With temperature 0 all n choices would be the same.", "n")
-    if spec.draft is not None and not greedy:
+    if sampling.n > 1 and (greedy or not generates):
+        why = "With temperature 0" if generates else "Without generated tokens"
+        return _lacks(f"{why} all n choices would be the same.", "n")
+    if sampling.scores_prompt and (unscored := _unscored(spec)) is not None:
+        return unscored
+    if spec.draft is not None and (refused := _with_draft(sampling)) is not None:
+        return refused
+    if sampling.grammar is not None:
+        return _with_grammar(sampling, sampling.grammar.param)
+    return None
+
+
+def _with_draft(sampling: SamplingParams) -> Failed | None:
+    if sampling.temperature != 0:
         return _lacks(
             "With a draft model openvino-genai gives right answers with temperature 0 only.",
             "temperature",
         )
-    if spec.draft is not None and sampling.n > 1:
+    if sampling.n > 1:
         return _lacks("With a draft model there can be one choice only.", "n")
-    if sampling.grammar is not None:
-        return _with_grammar(sampling, sampling.grammar.param)
     return None
 
 
@@ -46,16 +56,37 @@ def _with_grammar(sampling: SamplingParams, param: str) -> Failed | None:
     return None
 
 
+def _unscored(spec: OpenVinoSpec) -> Failed | None:
+    if spec.scheduler_config.enable_prefix_caching:
+        return _lacks(
+            "Prompts cannot be scored with prefix caching: the engine has no logprobs for tokens "
+            "that it takes from the cache, and wrong ones for those after. Run the job with "
+            "scheduler_config.enable_prefix_caching=false.",
+            "echo",
+        )
+    if spec.draft is not None or spec.prompt_lookup is not None:
+        return _lacks(
+            "Prompts cannot be scored with speculation: use a model without draft and "
+            "prompt_lookup.",
+            "echo",
+        )
+    return None
+
+
 def _out_of_range(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
     most = spec.scheduler_config.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     limit = sampling.max_tokens
     for name, valid, range_ in (
         ("seed", sampling.seed is None or 0 <= sampling.seed <= SEED_MAX, f"0 to {SEED_MAX}"),
         ("n", 1 <= sampling.n <= most, f"1 to max_num_seqs, which is {most}"),
-        ("max_tokens", limit is None or limit >= 1, "at least 1"),
+        (
+            "max_tokens",
+            limit is None or limit >= (0 if sampling.echo else 1),
+            "at least 1, or 0 with echo",
+        ),
         (
             "min_tokens",
-            0 <= sampling.min_tokens <= (limit or sampling.min_tokens),
+            0 <= sampling.min_tokens <= (sampling.min_tokens if limit is None else limit),
             "0 to max_tokens",
         ),
         ("temperature", sampling.temperature >= 0, "at least 0"),

@@ -38,6 +38,10 @@ def refusal(sampling: SamplingParams) -> Failed | None:
             "The simulated engine reports the chosen token's logprob only, no alternatives.",
             "top_logprobs",
         )
+    if sampling.scores_prompt:
+        return Failed(
+            400, "unsupported_parameter", "The simulated engine does not score prompts.", "echo"
+        )
     if sampling.grammar is not None:
         return Failed(
             400,
