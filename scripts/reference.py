@@ -27,7 +27,8 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _CLI_INTRODUCTION = """\
 Results go to standard output, progress and remarks to standard error. On a terminal lists are
 tables, into a pipe tab-separated values, with `--json` JSON. Exit codes: 0 done, 1 a line or the
-job failed, 2 wrong input, 3 a server cannot be reached or started, 130 interrupted.
+job failed, 2 wrong input, 3 a server cannot be reached or started, 130 interrupted,
+143 and 129 ended by SIGTERM and SIGHUP.
 """
 _ENGINE_INTRODUCTION = """\
 What a model registered with `"engine": "openvino"` may set: in the `spec` of `POST /v1/models`, in

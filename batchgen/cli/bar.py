@@ -1,5 +1,6 @@
 """The live progress bar of a terminal."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -55,7 +56,8 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        with contextlib.suppress(OSError):  # after a hang-up there is no terminal to restore
+            self._progress.stop()
 
 
 class _OneLine(Progress):

@@ -3,18 +3,21 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchgen.cli.api_command import Api
+from batchgen.cli.ending import Ended, ended_by_signals
 from batchgen.cli.render import note
 from batchgen.domain.errors import BatchgenError, StackError
 
 if TYPE_CHECKING:
+    from batchgen.local.loan import Loan
     from batchgen.local.state import StackState
     from batchgen.settings import Settings
 
 _START_TIMEOUT_S = 60.0
 _OPEN = "validating,queued,running,paused,finalizing,cancelling,expiring"
+_NAMED_JOBS = 3
 
 
 class Stack:
@@ -29,33 +32,77 @@ class Stack:
 def stack_for(api: Api, *, keep_up: bool, quiet: bool) -> Iterator[Stack]:
     """A stack that answers. A server named by flag or environment is used as it is.
 
-    Raises StackError where none can be started.
+    One that is started here is stopped at the end unless work is open in it, and at SIGTERM or
+    SIGHUP (raised as Ended) in any case. If this process is killed, the next one takes the stack
+    over. Raises StackError where none can be started.
     """
-    if api.names_server:
-        yield Stack(started_here=False, keep=True)
-        return
-    from batchgen.cli.connect import load_settings
+    with ended_by_signals():
+        if api.names_server:
+            yield Stack(started_here=False, keep=True)
+            return
+        from batchgen.cli.connect import load_settings
+        from batchgen.local.loan import Loan
+
+        settings = load_settings(api.data_dir)
+        loan = Loan(settings)
+        try:
+            started_here = _bring_up(api, settings, loan, keep_up=keep_up, quiet=quiet)
+            stack = Stack(started_here=started_here, keep=keep_up or not loan.held)
+            with _ending(api, settings, stack, quiet=quiet):
+                yield stack
+        finally:
+            loan.give_up()
+
+
+def _bring_up(api: Api, settings: "Settings", loan: "Loan", *, keep_up: bool, quiet: bool) -> bool:
+    """See to it that a stack is up; says whether it was started here.
+
+    The loan is held afterwards where this command is to stop it.
+    """
     from batchgen.local import state
+    from batchgen.local.loan import is_orphaned
+
+    running = state.status(settings)
+    if running is None:
+        if not keep_up:
+            loan.take()
+        _start(settings, quiet=quiet)
+        return True
+    if is_orphaned(settings) and loan.take():
+        note("taking over the stack of a command that was killed")
+    _wait_until_ready(settings, running)
+    if loan.held:
+        for job in _open_jobs(api):
+            note(f"{job['id']} of before goes on in it: `batchgen watch {job['id']}{api.flags}`")
+    return False
+
+
+def _start(settings: "Settings", *, quiet: bool) -> None:
     from batchgen.local.detached import down, up_detached
 
-    settings = load_settings(api.data_dir)
-    running = state.status(settings)
-    stack = Stack(started_here=running is None, keep=keep_up or running is not None)
-    if running is None:
-        if not quiet:
-            note(f"starting a stack on {settings.data_dir}")
-        started = time.monotonic()
-        try:
-            running = up_detached(settings)
-        except KeyboardInterrupt:
-            down(settings)  # it is in a session of its own: the Ctrl-C has not reached it
-            raise
-        if not quiet:
-            note(f"up at {running.api_url} after {time.monotonic() - started:.1f} s")
-    else:
-        _wait_until_ready(settings, running)
+    if not quiet:
+        note(f"starting a stack on {settings.data_dir}")
+    started = time.monotonic()
     try:
-        yield stack
+        running = up_detached(settings)
+    except (KeyboardInterrupt, Ended):
+        down(settings)  # it is in a session of its own: no signal to us has reached it
+        raise
+    for warning in running.warnings:
+        note(f"warning: {warning}")
+    if not quiet:
+        note(f"up at {running.api_url} after {time.monotonic() - started:.1f} s")
+
+
+@contextmanager
+def _ending(api: Api, settings: "Settings", stack: Stack, *, quiet: bool) -> Iterator[None]:
+    try:
+        yield
+    except Ended:
+        if not stack.keep:
+            stack.keep = True
+            _stop_at_once(api, settings)
+        raise
     finally:
         if not stack.keep:
             _stop_if_idle(api, settings, quiet=quiet)
@@ -77,13 +124,31 @@ def _wait_until_ready(settings: "Settings", running: "StackState | None") -> Non
 def _stop_if_idle(api: Api, settings: "Settings", *, quiet: bool) -> None:
     from batchgen.local.detached import down
 
-    try:
-        busy = api.client.jobs(limit=1, states=_OPEN)
-    except BatchgenError:
-        busy = []  # it does not answer any more: nothing is gained by leaving it up
+    busy = _open_jobs(api)
     if busy:
-        note(f"the stack stays up for {busy[0]['id']}; `batchgen down` stops it")
+        note(f"the stack stays up for {busy[0]['id']}; `batchgen down{api.flags}` stops it")
         return
     down(settings)
     if not quiet:
         note("stopped the stack")
+
+
+def _stop_at_once(api: Api, settings: "Settings") -> None:
+    """Stop it although work is open, and say how that goes on."""
+    from batchgen.local.detached import down
+
+    busy = _open_jobs(api)
+    down(settings)
+    note("stopped the stack")
+    if busy:
+        note("What was finished is kept. To go on with the rest:")
+        note(f"  batchgen up --detach{api.flags}")
+        for job in busy:
+            note(f"  batchgen watch {job['id']}{api.flags}")
+
+
+def _open_jobs(api: Api) -> list[dict[str, Any]]:
+    try:
+        return api.client.jobs(limit=_NAMED_JOBS, states=_OPEN)
+    except BatchgenError:
+        return []  # it does not answer any more: nothing is gained by leaving it up

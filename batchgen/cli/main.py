@@ -1,9 +1,10 @@
 """`batchgen`: the tree of commands, and how an error becomes one line and an exit code.
 
 Exit codes: 0 done, 1 a line or the job failed, 2 the user can mend it, 3 a server cannot be reached
-or started, 130 interrupted.
+or started, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from batchgen.cli import (
+    cache,
     demo,
     device,
     downloads,
@@ -27,6 +29,7 @@ from batchgen.cli import (
     submit,
     worker,
 )
+from batchgen.cli.ending import Ended
 from batchgen.domain.errors import BatchgenError, UserError
 
 app = typer.Typer(
@@ -70,6 +73,7 @@ for group in (
     metrics,
     models,
     device,
+    cache,
     key,
     file,
     demo,
@@ -112,9 +116,9 @@ def execute(arguments: Sequence[str]) -> int:
     except OSError as error:
         _say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 2
-    except (typer.Abort, KeyboardInterrupt):
-        _say("interrupted")
-        return 130
+    except (typer.Abort, KeyboardInterrupt, Ended) as ending:
+        _say(str(ending) if isinstance(ending, Ended) else "interrupted")
+        return ending.exit_code if isinstance(ending, Ended) else 130
 
 
 def _usage_message(error: typer.TyperException) -> str:
@@ -127,7 +131,8 @@ def _usage_message(error: typer.TyperException) -> str:
 def _say(message: str) -> None:
     from batchgen.cli.render import printable
 
-    print(f"batchgen: {printable(message)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may have gone
+        print(f"batchgen: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def _silence_stdout() -> None:

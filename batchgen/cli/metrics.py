@@ -28,7 +28,11 @@ _FIRST = (
 def add_to(app: typer.Typer) -> None:
     @api_command(app, "metrics")
     def metrics(api: Api, job_id: JobId) -> None:
-        """Show a job's metrics. What cannot be measured says why (docs/metrics.md defines each)."""
+        """Show a job's metrics. What cannot be measured says why (docs/metrics.md defines each).
+
+        A job is measured when it ends. Before that there are none, which is no failure: exit code
+        0, and an empty object with --json.
+        """
         from batchgen.cli.render import print_json
 
         found = api.client.metrics(job_id)

@@ -9,9 +9,11 @@ import typer
 
 from batchgen.cli.api_command import Api
 from batchgen.cli.borrowed_stack import Stack, stack_for
+from batchgen.cli.ending import Ended
 from batchgen.cli.follow import exit_code_of, follow, say_faults
 from batchgen.cli.output_file import STDOUT, check_output, written
 from batchgen.cli.render import note, print_json, span
+from batchgen.cli.source import check_input
 from batchgen.cli.submission import Submission, submit_input
 from batchgen.domain.errors import InvalidRequest, NotFound
 
@@ -53,12 +55,19 @@ def run_to_files(
     allow_failures: bool,
 ) -> int:
     """Run the input to its end and write the files; returns the exit code."""
+    # What can be known to fail must not cost the start of a stack.
+    check_input(input_path)
+    _check_path(asked.model or "")
     with stack_for(api, keep_up=keep_up, quiet=quiet) as stack:
         name = _model_name(api.client, asked.model or "", quiet=quiet)
         job = submit_input(api.client, input_path, replace(asked, model=name), quiet=quiet)
         interrupted = False
         try:
             job = follow(api.client, job["id"], quiet=quiet)
+        except Ended:
+            if stack.keep:
+                _say_how_to_go_on(api, job["id"], outputs, stack)
+            raise
         except KeyboardInterrupt:
             interrupted = True
             if _shall_go_on(job["id"]):
@@ -67,7 +76,7 @@ def run_to_files(
             api.client.act(job["id"], "cancel")
             job = follow(api.client, job["id"], quiet=quiet)
         _write(api.client, job, outputs)
-        _report(api, job, outputs, quiet=quiet)
+        _report(api, job, outputs, stack, quiet=quiet)
         return INTERRUPTED if interrupted else exit_code_of(job, allow_failures=allow_failures)
 
 
@@ -87,8 +96,21 @@ def _model_name(client: "Client", model: str, *, quiet: bool) -> str:
         if path.is_dir():
             mend = f"for the directory of this name write -m ./{model}"
         else:
-            mend = "`batchgen model list` has those there are, `batchgen model add` adds one"
+            also = f", and no directory {path} either" if "/" in model else ""
+            mend = f"`batchgen model list` has those there are, `batchgen model add` adds one{also}"
         raise NotFound(f"no model '{model}': {mend}", param="model") from error
+
+
+def _check_path(model: str) -> None:
+    """Raises NotFound for what can only be meant as a path, where no directory is."""
+    path = Path(model).expanduser()
+    if model.startswith(("/", "./", "../", "~")) and not path.is_dir():
+        what = "is no directory" if path.exists() else "does not exist"
+        raise NotFound(
+            f"the model directory {model} {what}: give the path of an OpenVINO model directory, or "
+            "a registered name (`batchgen model list` has those)",
+            param="model",
+        )
 
 
 def _shall_go_on(job_id: str) -> bool:
@@ -127,9 +149,9 @@ def _write(client: "Client", job: dict[str, Any], outputs: Outputs) -> None:
                 client.download(job["id"], "errors", out)
 
 
-def _report(api: Api, job: dict[str, Any], outputs: Outputs, *, quiet: bool) -> None:
+def _report(api: Api, job: dict[str, Any], outputs: Outputs, stack: Stack, *, quiet: bool) -> None:
     counts = job["counts"]
-    say_faults(job)
+    say_faults(job, api.flags)
     if api.as_json:
         print_json(job)
     if quiet:
@@ -145,11 +167,20 @@ def _report(api: Api, job: dict[str, Any], outputs: Outputs, *, quiet: bool) -> 
     if counts["completed"] and outputs.results != STDOUT:
         note(f"results: {outputs.results}")
     if counts["failed"]:
-        where = outputs.errors or f"`batchgen errors {job['id']}{api.flags}` shows them"
-        note(f"errors:  {where}")
+        note(f"errors:  {outputs.errors or _how_to_see_errors(api, job['id'], stack)}")
         common = api.client.metrics(job["id"])["commonest_error"]
         if common is not None:
             note(f"mostly:  {common['code']}: {common['message']}")
+
+
+def _how_to_see_errors(api: Api, job_id: str, stack: Stack) -> str:
+    command = f"`batchgen errors {job_id}{api.flags}`"
+    if stack.keep:
+        return f"{command} shows them"
+    return (
+        f"`batchgen up --detach{api.flags}`, then {command} shows them; "
+        "with --errors FILE a run writes them"
+    )
 
 
 def _took(job: dict[str, Any]) -> str:

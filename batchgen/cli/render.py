@@ -1,5 +1,6 @@
 """What goes to standard output: tables on a terminal, tab-separated into a pipe, or JSON."""
 
+import contextlib
 import json
 import sys
 import time
@@ -59,8 +60,9 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def note(text: str) -> None:
-    """A sentence for the person in front, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """A sentence for the person in front, on standard error; nothing where that has gone."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def shown(value: object) -> str:

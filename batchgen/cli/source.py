@@ -28,6 +28,19 @@ class Source:
     endpoint: str | None
 
 
+def check_input(path: str) -> None:
+    """Raises InvalidRequest where there is no input at `path`."""
+    if path == STDIN:
+        if sys.stdin.isatty():
+            raise InvalidRequest("standard input is a terminal: name a file, or pipe one in")
+        return
+    file = Path(path)
+    if not file.exists():
+        raise InvalidRequest(f"no such input file: {path}", param="input")
+    if file.is_dir():
+        raise InvalidRequest(f"{path} is a directory: name a JSONL file", param="input")
+
+
 @contextmanager
 def opened(path: str, *, filename: str | None = None) -> Iterator[Source]:
     """The input at `path` ("-" is standard input). Raises InvalidRequest where there is none."""
@@ -48,17 +61,11 @@ def opened(path: str, *, filename: str | None = None) -> Iterator[Source]:
 
 @contextmanager
 def _open(path: str) -> Iterator[BinaryIO]:
+    check_input(path)
     if path == STDIN:
-        if sys.stdin.isatty():
-            raise InvalidRequest("standard input is a terminal: name a file, or pipe one in")
         yield sys.stdin.buffer
         return
-    file = Path(path)
-    if not file.exists():
-        raise InvalidRequest(f"no such input file: {path}", param="input")
-    if file.is_dir():
-        raise InvalidRequest(f"{path} is a directory: name a JSONL file", param="input")
-    with file.open("rb") as stream:
+    with Path(path).open("rb") as stream:
         yield stream
 
 

@@ -61,6 +61,11 @@ def up(
     from batchgen.domain.errors import InvalidRequest, StackError
 
     settings = load_settings(data_dir)
+    if device:
+        from batchgen.local.devices import check_name
+
+        for name in device:
+            check_name(name, settings)
     if detach:
         from batchgen.local.credentials import credentials_path
         from batchgen.local.detached import up_detached
@@ -129,7 +134,7 @@ def _row(check: "Check") -> tuple[str, str, str, str]:
 
 
 def _print_started(settings: Any, running: "StackState", *, is_first: bool, as_json: bool) -> None:
-    from batchgen.cli.render import print_fields, print_json
+    from batchgen.cli.render import note, print_fields, print_json
     from batchgen.local.credentials import credentials_path, read_credentials
 
     stored = read_credentials(settings)
@@ -142,6 +147,8 @@ def _print_started(settings: Any, running: "StackState", *, is_first: bool, as_j
     }
     if is_first and stored is not None:
         fields = {**fields, "key": stored.api_key}
+    for warning in running.warnings:
+        note(f"warning: {warning}")
     if as_json:
         print_json(
             {
@@ -149,6 +156,7 @@ def _print_started(settings: Any, running: "StackState", *, is_first: bool, as_j
                 "pid": running.pid,
                 "data_dir": str(settings.data_dir),
                 "credentials": str(credentials_path(settings)),
+                "warnings": list(running.warnings),
             }
         )
     else:

@@ -38,12 +38,19 @@ def beat(data_dir: DataDir = None) -> None:
 
 def device(
     device: Annotated[
-        str, typer.Option(help="The device as its engine names it: CPU, GPU, GPU.1.")
+        str,
+        typer.Option(
+            help="The device as its engine names it: CPU, GPU, GPU.1 (`doctor` lists them)."
+        ),
     ] = "CPU",
     pool: Annotated[str, typer.Option(help="The pool that the device belongs to.")] = "default",
     data_dir: DataDir = None,
 ) -> None:
-    """Run a worker that serves one device."""
+    """Run a worker that serves one device of this machine."""
+    from batchgen.cli.connect import load_settings
+    from batchgen.local.devices import check_name
+
+    check_name(device, load_settings(data_dir))
     _become(["device", "--device", device, "--pool", pool], data_dir)
 
 

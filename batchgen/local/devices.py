@@ -5,18 +5,31 @@ child with it, and the supervisor never loads an engine's runtime.
 """
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from batchgen.domain.errors import InvalidRequest
+from batchgen.settings import Settings
+
 _OPENVINO_PROBE = """
 import json, openvino
 core = openvino.Core()
-names = [d for d in core.available_devices if d.startswith("GPU")]
-print(json.dumps([[d, str(core.get_property(d, "FULL_DEVICE_NAME"))] for d in names]))
+def described(name):
+    try:
+        return str(core.get_property(name, "FULL_DEVICE_NAME"))
+    except RuntimeError:
+        return name
+print(json.dumps([[name, described(name)] for name in core.available_devices]))
 """
+# Names that OpenVINO takes for devices put together; the parts follow after a colon.
+_PUT_TOGETHER = frozenset({"AUTO", "MULTI", "HETERO", "BATCH"})
+# OpenVINO takes any number behind it for the processor: so several workers can share one.
+_PROCESSOR = re.compile(r"CPU(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,10 @@ class Devices:
 
 
 CPU = FoundDevice("CPU", "the processor")
+_NO_GPU = (
+    "OpenVINO sees no GPU: install the driver's compute runtime, and let this user read the device "
+    "(group `render`)"
+)
 
 
 def discover_devices(*, dev: Path = Path("/dev"), timeout_s: float = 15.0) -> Devices:
@@ -50,7 +67,8 @@ def discover_devices(*, dev: Path = Path("/dev"), timeout_s: float = 15.0) -> De
         if isinstance(answer, str):
             unusable.append(f"a graphics device is there ({dev}/dri), but {answer}")
         else:
-            found = answer
+            found = tuple(device for device in answer if device.name.startswith("GPU"))
+            unusable += [] if found else [f"a graphics device is there ({dev}/dri), but {_NO_GPU}"]
     if any(dev.glob("nvidia[0-9]*")):
         unusable.append(
             f"an NVIDIA GPU is there ({dev}/nvidia*), but no engine of this version drives it"
@@ -58,8 +76,47 @@ def discover_devices(*, dev: Path = Path("/dev"), timeout_s: float = 15.0) -> De
     return Devices(found or (CPU,), tuple(unusable))
 
 
+def check_name(name: str, settings: Settings, *, timeout_s: float = 15.0) -> None:
+    """Raises InvalidRequest for a device that neither machine nor engine has, naming those there
+    are.
+
+    Not looked at where engines run in an environment of their own, which alone would know.
+    """
+    if settings.host_command:
+        return
+    kind, _, rest = name.partition(":")
+    if kind in _PUT_TOGETHER:
+        parts = [part.strip().lstrip("-").partition("(")[0] for part in rest.split(",") if part]
+        complete = kind == "AUTO" or bool(parts)
+    else:
+        parts, complete = [name], True
+    if kind not in _PUT_TOGETHER and _PROCESSOR.fullmatch(name):
+        return
+    answer = _ask_openvino(timeout_s)
+    there = [CPU.name] if isinstance(answer, str) else [device.name for device in answer]
+    why = f" ({answer})" if isinstance(answer, str) else ""
+    wrong = [part for part in parts if not _is_one_of(part, there)]
+    if wrong or not complete:
+        raise InvalidRequest(
+            f"there is no device '{wrong[0] if wrong else name}' on this machine: it has "
+            f"{', '.join(there)}{why}",
+            param="device",
+        )
+
+
+def _is_one_of(name: str, there: Sequence[str]) -> bool:
+    """GPU and GPU.0 are the same; GPU.1.0 is a part of GPU.1."""
+    if _PROCESSOR.fullmatch(name):
+        return True
+    return any(
+        known in (name, f"{name}.0") or f"{known}.0" == name or name.startswith(f"{known}.")
+        for known in there
+        if known != CPU.name
+    )
+
+
 def _ask_openvino(timeout_s: float) -> tuple[FoundDevice, ...] | str:
-    """The GPUs that OpenVINO sees, or why it sees none."""
+    """The devices that OpenVINO sees, or why it sees none."""
     if find_spec("openvino") is None:
         return "OpenVINO is not installed: `pip install 'batchgen[openvino]'`"
     try:
@@ -75,8 +132,4 @@ def _ask_openvino(timeout_s: float) -> tuple[FoundDevice, ...] | str:
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     if done.returncode != 0:
         return f"OpenVINO fails on it: {lines[-1] if lines else f'exit code {done.returncode}'}"
-    found = tuple(FoundDevice(*pair) for pair in json.loads(lines[-1]))
-    return found or (
-        "OpenVINO sees no GPU: install the driver's compute runtime, and let this user read the "
-        "device (group `render`)"
-    )
+    return tuple(FoundDevice(*pair) for pair in json.loads(lines[-1]))

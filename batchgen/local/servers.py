@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from batchgen.local import logs
+from batchgen.local.broker_check import broker_check
 from batchgen.local.credentials import credentials_path
 from batchgen.local.phases import Phases
 from batchgen.local.postgres import EmbeddedPostgres
@@ -19,6 +20,14 @@ class ReadyDatabase:
 
     url: str
     new_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBroker:
+    """Where the doorbells are; `warnings` where an outside one does not answer, or throws away."""
+
+    url: str
+    warnings: tuple[str, ...] = ()
 
 
 class Servers:
@@ -40,8 +49,10 @@ class Servers:
             else EmbeddedValkey(settings.data_dir / "valkey", log_path=self._valkey_log)
         )
 
-    def start(self, executor: ThreadPoolExecutor) -> "tuple[Future[ReadyDatabase], Future[str]]":
-        """Begin to start both; gives the database and the broker's URL, or raises StackError."""
+    def start(
+        self, executor: ThreadPoolExecutor
+    ) -> "tuple[Future[ReadyDatabase], Future[ReadyBroker]]":
+        """Begin to start both; each is then ready, or raises StackError."""
         return executor.submit(self._bring_database), executor.submit(self._bring_broker)
 
     def _bring_database(self) -> ReadyDatabase:
@@ -59,13 +70,16 @@ class Servers:
 
             return ReadyDatabase(url=url, new_key=prepare(url, replace_lost_key=lost))
 
-    def _bring_broker(self) -> str:
+    def _bring_broker(self) -> ReadyBroker:
         if self._valkey is None:
-            return self._settings.broker_url
+            url = self._settings.broker_url
+            found = broker_check(url)
+            warnings = () if found.ok else (f"the broker {found.detail}: {found.mend}",)
+            return ReadyBroker(url, warnings)
         logs.rotate(self._valkey_log)
         with self._phases.measure("valkey"):
             self._valkey.start()
-        return self._valkey.url
+        return ReadyBroker(self._valkey.url)
 
     def parts(self) -> Sequence[Part]:
         """The embedded servers, to be kept alive."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import redis
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from batchgen.domain.errors import BatchgenError, StackError
 from batchgen.local import state
+from batchgen.local.broker_check import broker_check
 from batchgen.local.check import Check
 from batchgen.local.child import answers_200
 from batchgen.local.credentials import read_credentials
@@ -41,7 +41,7 @@ def service_checks(settings: Settings) -> Iterator[Check]:
     else:
         yield Check("database", ok=None, detail="not up: no stack runs and no URL is set")
     if broker_url:
-        yield broker(broker_url)
+        yield broker_check(broker_url)
     else:
         yield Check("broker", ok=None, detail="not up: no stack runs and no URL is set")
     yield object_store(settings.store)
@@ -104,30 +104,6 @@ def database(url: str) -> Iterator[Check]:
         detail=f"{skew_s:+.2f} s from this machine to the database",
         mend="run a time service (chrony, systemd-timesyncd) on both machines; leases go by the "
         "database's clock and are safe, times in logs and metrics are not comparable",
-    )
-
-
-def broker(url: str) -> Check:
-    """Whether it answers and cannot throw doorbells away for want of memory."""
-    mend = "start it, and see BATCHGEN_BROKER_URL; work goes on without it, a few seconds slower"
-    try:
-        client = redis.Redis.from_url(
-            url.replace("redis+socket://", "unix://", 1),
-            socket_timeout=_CONNECT_TIMEOUT_S,
-            socket_connect_timeout=_CONNECT_TIMEOUT_S,
-        )
-        with client:
-            memory = client.info("memory")
-            evicted = int(client.info("stats")["evicted_keys"])
-    except (redis.RedisError, OSError, ValueError) as error:
-        return Check("broker", ok=False, detail=f"cannot be reached: {error}", mend=mend)
-    policy = str(memory.get("maxmemory_policy", "noeviction"))
-    evicting = evicted > 0 or (policy != "noeviction" and int(memory.get("maxmemory", 0)) > 0)
-    return Check(
-        "broker",
-        ok=not evicting,
-        detail=f"answers; policy {policy}, {evicted} keys thrown away",
-        mend="set maxmemory-policy to noeviction, or give it more memory",
     )
 
 

@@ -25,6 +25,7 @@ from batchgen.local.credentials import (
 from batchgen.local.data_directory import make_directories
 from batchgen.local.devices import CPU, Devices, FoundDevice, discover_devices
 from batchgen.local.group import ChildGroup
+from batchgen.local.loan import forget_orphan
 from batchgen.local.lock import DirectoryLock
 from batchgen.local.phases import Phases
 from batchgen.local.servers import Servers
@@ -136,6 +137,7 @@ class Stack:
             mend=f"`batchgen down --data-dir {settings.data_dir}` stops that stack; or choose "
             "another --data-dir",
         )
+        forget_orphan(settings)
         try:
             yield
         finally:
@@ -155,12 +157,13 @@ class Stack:
             pid=os.getpid(),
             api_url=api_url,
             database_url=database.result().url,
-            broker_url=broker.result(),
+            broker_url=broker.result().url,
             store_url=settings.store,
+            warnings=(*broker.result().warnings, *devices.result().unusable),
         )
         self._keep_credentials(database.result().new_key)
-        for reason in devices.result().unusable:
-            self._report(reason)
+        for warning in self._state.warnings:
+            self._report(warning)
         return devices.result()
 
     def _await_all(self, futures: "Sequence[Future[Any]]") -> None:

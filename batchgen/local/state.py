@@ -27,7 +27,7 @@ class PartState:
 class StackState:
     """A stack: its supervisor's process id, where it is reached, and its processes.
 
-    `phases` are the seconds that the steps of its start took.
+    `phases` are the seconds that the steps of its start took; `warnings` say what it does without.
     """
 
     pid: int
@@ -37,6 +37,7 @@ class StackState:
     store_url: str
     ready: bool = False
     parts: tuple[PartState, ...] = ()
+    warnings: tuple[str, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -80,4 +81,5 @@ def status(settings: Settings) -> StackState | None:
     if value.get("pid") != pid:
         return StackState(pid=pid, api_url="", database_url="", broker_url="", store_url="")
     parts = tuple(PartState(**part) for part in value.pop("parts"))
-    return StackState(parts=parts, **value)
+    warnings = tuple(value.pop("warnings", ()))
+    return StackState(parts=parts, warnings=warnings, **value)

@@ -113,3 +113,24 @@ def test_the_doctor_finds_nothing_wrong_with_a_running_stack(stack: Shell) -> No
     found = stack("doctor", "--json")
     assert found.code == 0, found.out
     assert all(check["ok"] is not False for check in found.json())
+
+
+def test_an_outside_broker_that_is_away_is_said_and_work_goes_on_without_it(
+    shell: Shell, tmp_path: Path
+) -> None:
+    mine = shell.with_(BATCHGEN_BROKER_URL="redis://:secret@127.0.0.1:9/0", BATCHGEN_PORT="0")
+    started = mine("up", "--detach", "--json", timeout_s=120)
+    try:
+        assert started.code == 0, started.err
+        assert "warning: the broker cannot be reached" in started.err
+        assert "work goes on by polling" in started.err
+        assert len(started.json()["warnings"]) >= 1
+        assert "secret" not in started.out + started.err
+        assert mine("model", "add", "sim", "--engine", "simulated").code == 0
+        line = b'{"prompt": "one.", "max_tokens": 4}\n'
+        done = mine("submit", "-", "-m", "sim", "--watch", stdin=line, timeout_s=120)
+        assert done.code == 0, done.err
+        for log in (shell.data_dir / "logs").glob("*.log"):
+            assert "superuser" not in log.read_text(), log
+    finally:
+        assert mine("down").code == 0

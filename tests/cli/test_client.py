@@ -110,6 +110,19 @@ def test_events_that_break_off_go_on_without_repeating_one(
     assert proxy.n_connections >= 4
 
 
+def test_a_server_that_goes_away_is_told_once_and_so_is_its_return(
+    house: House, hand: Hand, proxy: CuttingProxy, user_key: str
+) -> None:
+    job = house.queue(chat_lines(4))
+    hand.work_off(job.id)
+    told: list[str] = []
+    with fresh(proxy, user_key, 300, 0, 0) as client, client.telling(told.append):
+        assert list(client.events(job.id))[-1].name == "end"
+    away, back = told
+    assert away == f"the batchgen API at {proxy.url} is away: trying again for 30 s"
+    assert back == f"the batchgen API at {proxy.url} is back"
+
+
 def test_an_answer_that_is_lost_makes_no_second_job(
     house: House, client: Client, proxy: CuttingProxy
 ) -> None:

@@ -2,9 +2,13 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
 
 import pytest
 
+from batchgen.cli.render import rounded
 from tests.cli.conftest import Write
 from tests.cli.shell import Shell
 from tests.waiting import until
@@ -177,3 +181,60 @@ def test_an_unknown_engine_setting_names_the_nearest(stack: Shell, lines_file: W
     done = stack("submit", lines_file("one."), "-m", "sim", "--set", "max_num_seq=4")
     assert done.code == 2
     assert "max_num_seqs" in done.err
+
+
+def test_a_job_without_metrics_yet_is_no_failure(stack: Shell, lines_file: Write) -> None:
+    job_id = submitted(stack, lines_file(*["x."] * 200, model="slow"))
+    shown = stack("metrics", job_id)
+    assert (shown.code, shown.out) == (0, "")
+    assert "no metrics" in shown.err
+    assert stack("metrics", job_id, "--json").json() == {}
+    assert stack("cancel", job_id).code == 0
+
+
+def test_the_end_of_a_watch_has_the_rate_that_the_metrics_have(
+    stack: Shell, lines_file: Write
+) -> None:
+    job_id = submitted(stack, lines_file("one.", "two."))
+    watched = stack("watch", job_id)
+    values = stack("metrics", job_id, "--json").json()["values"]
+    (last,) = (line for line in watched.err.splitlines() if line.startswith("completed"))
+    assert f"{rounded(values['req_s']['value'])} lines/s" in last
+    assert f"{rounded(values['output_tok_s']['value'])} tok/s" in last
+
+
+def test_a_job_that_no_worker_can_serve_says_so_everywhere(stack: Shell, lines_file: Write) -> None:
+    bound = ("--engine", "simulated", "--device", "GPU.7")
+    assert stack("model", "add", "bound", *bound).code == 0
+    done = stack("submit", lines_file("one.", model="bound"), "-m", "bound")
+    job_id = done.out.strip()
+    expected = "warning: no worker of the pool 'default' serves GPU.7"
+    assert expected in done.err
+    assert expected in stack("status", job_id).err
+    watching = stack.start("watch", job_id, stderr=subprocess.PIPE)
+    assert watching.stderr is not None
+    with watching.stderr:
+        while expected.encode() not in watching.stderr.readline():
+            pass
+        assert stack("cancel", job_id).code == 0
+        watching.stderr.read()
+    assert watching.wait(timeout=30) == 1
+
+
+def test_a_watch_says_when_the_server_goes_away_and_when_it_is_back(
+    stack: Shell, lines_file: Write
+) -> None:
+    job_id = submitted(stack, lines_file(*["x."] * 400, model="slow"))
+    watching = stack.start("watch", job_id, stderr=subprocess.PIPE)
+    assert watching.stderr is not None
+    state = json.loads((stack.data_dir / "run" / "stack.json").read_text())
+    (api,) = (part["pid"] for part in state["parts"] if part["name"] == "api")
+    with watching.stderr:
+        for text in (b"running", b" is away: trying again", b" is back"):
+            while text not in (line := watching.stderr.readline()):
+                assert line, f"{text!r} was not said"
+            if text == b"running":
+                os.kill(api, signal.SIGKILL)
+        assert stack("cancel", job_id).code == 0
+        watching.stderr.read()
+    assert watching.wait(timeout=30) == 1

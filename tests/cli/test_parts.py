@@ -13,7 +13,7 @@ from batchgen.cli.options import settings_tree, texts
 from batchgen.cli.output_file import written
 from batchgen.cli.plain_lines import first_line, form_of, wrapped
 from batchgen.cli.progress import Lines
-from batchgen.cli.rates import Rates
+from batchgen.cli.rates import Rate, Rates
 from batchgen.cli.render import ago, clock_time, rounded, shown, size, span
 from batchgen.client.events import Event, parsed
 from batchgen.domain.errors import InvalidRequest
@@ -55,6 +55,23 @@ def test_progress_in_a_log_is_a_line_a_state_and_one_now_and_then(
     assert [line.split()[0] for line in said] == ["queued", "running", "running"]
     assert "lines/s" in said[-1]
     assert "ETA" in said[-1]
+
+
+def test_the_last_line_of_progress_has_the_rate_of_the_whole_job(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = iter([0.0, 100.0, 101.0])
+    lines = Lines(monotonic=lambda: next(now))
+    usage = {"output_tokens": 0}
+    for state, done, whole in (
+        ("running", 0, None),
+        ("running", 10, None),
+        ("completed", 1000, Rate(lines_s=9.9, tok_s=88.8)),
+    ):
+        counts = {"total": 1000, "completed": done, "failed": 0, "open": 1000 - done}
+        lines.show({"state": state, "counts": counts, "usage": usage}, whole)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "completed  1,000/1,000  9.900 lines/s  88.80 tok/s"
 
 
 def test_settings_pairs_become_typed_and_nested() -> None:

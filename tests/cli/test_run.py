@@ -103,6 +103,108 @@ def test_an_interrupt_without_a_terminal_leaves_the_job_running(
     assert stack("cancel", job_id).code == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_leaves_the_job_to_a_stack_that_is_not_its_own(
+    stack: Shell, lines_file: Write, number: signal.Signals
+) -> None:
+    source = lines_file(*["x."] * 400, model="slow")
+    running = stack.start("run", source, "-m", "slow", "-o", "x.jsonl", stderr=subprocess.PIPE)
+    said = end_when_running(running, number)
+    assert running.returncode == 128 + number
+    assert f"batchgen: ended by {number.name}" in said
+    (command,) = (line.strip() for line in said.splitlines() if "batchgen cancel" in line)
+    job_id = command.split()[2]
+    assert stack("status", job_id, "--json").json()["state"] == "running"
+    assert stack("cancel", job_id).code == 0
+
+
+def end_when_running(running: "subprocess.Popen[bytes]", number: signal.Signals) -> str:
+    """Send the signal once the job runs; what is said afterwards."""
+    assert running.stderr is not None
+    with running.stderr:
+        while b"running" not in running.stderr.readline():
+            pass
+        running.send_signal(number)
+        said = running.stderr.read().decode()
+    running.wait(timeout=60)
+    return said
+
+
+def simulated(shell: Shell, folder: Path) -> Shell:
+    """The shell on a machine where a stack was once up, with the model `slow`."""
+    mine = shell.with_(BATCHGEN_PORT="0")
+    spec = folder / "slow.json"
+    spec.write_text(json.dumps({"engine": "simulated", "step_s": 0.05, "max_num_seqs": 2}))
+    assert mine("up", "-d", timeout_s=120).code == 0
+    assert mine("model", "add", "slow", "--spec", spec).code == 0
+    assert mine("down").code == 0
+    return mine
+
+
+def test_a_run_that_is_ended_stops_its_stack_and_says_how_the_job_goes_on(
+    shell: Shell, lines_file: Write, tmp_path: Path
+) -> None:
+    mine = simulated(shell, tmp_path)
+    source = lines_file(*["x."] * 400, model="slow")
+    running = mine.start("run", source, "-m", "slow", "-o", "x.jsonl", stderr=subprocess.PIPE)
+    said = end_when_running(running, signal.SIGTERM)
+    assert running.returncode == 143
+    assert "stopped the stack" in said
+    assert "batchgen up --detach" in said
+    assert mine("down").out == "nothing was up\n"
+    (command,) = (line.strip() for line in said.splitlines() if "batchgen watch" in line)
+    try:
+        assert mine("up", "-d", timeout_s=120).code == 0
+        job = mine("status", command.split()[2], "--json").json()
+        assert job["state"] == "running"
+    finally:
+        assert mine("down").out == "stopped\n"
+
+
+def test_the_stack_of_a_run_that_was_killed_is_taken_over_and_stopped_by_the_next(
+    shell: Shell, lines_file: Write, tmp_path: Path
+) -> None:
+    mine = simulated(shell, tmp_path)
+    source = lines_file(*["x."] * 40, model="slow")
+    killed = mine.start("run", source, "-m", "slow", "-o", "x.jsonl", stderr=subprocess.PIPE)
+    end_when_running(killed, signal.SIGKILL)
+    try:
+        (job,) = mine("list", "--json").json()
+        assert job["state"] == "running"
+        out = tmp_path / "out.jsonl"
+        done = mine("run", source, "-m", "slow", "-o", out, timeout_s=120)
+        assert done.code == 0, done.err
+        assert "taking over the stack of a command that was killed" in done.err
+        assert f"batchgen watch {job['id']}" in done.err
+        assert len(ids(out)) == 40
+        assert "stopped the stack" in done.err
+    finally:
+        mine("down")
+
+
+def test_failed_lines_of_a_run_that_wrote_no_error_file_can_still_be_seen(stack: Shell) -> None:
+    done = stack("run", "-", "-m", "sim", stdin=b'{"prompt": "bad."}\n')
+    (hint,) = (line for line in done.err.splitlines() if line.startswith("errors:"))
+    command = hint.split("`")[1].split()
+    assert len(stack(*command[1:]).out.splitlines()) == 1
+
+
+@needs_openvino
+def test_the_hint_of_a_run_whose_stack_is_stopped_works(shell: Shell) -> None:
+    mine = shell.with_(BATCHGEN_PORT="0")
+    lines = b'{"messages": [{"role": "user", "content": "hi"}], "logprobs": 9}\n'
+    done = mine("run", "-", "-m", DEMO_MODEL, stdin=lines, timeout_s=150)
+    assert done.code == 1, done.err
+    (hint,) = (line for line in done.err.splitlines() if line.startswith("errors:"))
+    try:
+        for command in hint.split("`")[1::2]:
+            shown = mine(*command.split()[1:], timeout_s=120)
+            assert shown.code == 0, shown.err
+        assert len(shown.out.splitlines()) == 1
+    finally:
+        assert mine("down").out == "stopped\n"
+
+
 @contextlib.contextmanager
 def at_a_terminal(stack: Shell, *arguments: str | Path) -> Iterator[tuple[int, int]]:
     """A command at a terminal of its own; gives its process id and the terminal."""

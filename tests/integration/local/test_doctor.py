@@ -17,6 +17,7 @@ from batchgen.local import (
     service_checks,
     state,
 )
+from batchgen.local.broker_check import broker_check
 from batchgen.local.postgres import EmbeddedPostgres
 from batchgen.local.valkey import EmbeddedValkey
 from batchgen.settings import Settings
@@ -57,11 +58,11 @@ def test_a_database_of_another_schema_is_to_be_upgraded(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_may_throw_bells_away_is_ill(valkey: EmbeddedValkey) -> None:
-    assert service_checks.broker(valkey.url).ok
+    assert broker_check(valkey.url).ok
     with redis.Redis.from_url(valkey.redis_url) as client:
         client.config_set("maxmemory", "64mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
-    check = service_checks.broker(valkey.url)
+    check = broker_check(valkey.url)
     assert check.ok is False
     assert "noeviction" in check.mend
 
@@ -69,7 +70,7 @@ def test_a_broker_that_may_throw_bells_away_is_ill(valkey: EmbeddedValkey) -> No
 def test_a_broker_that_does_not_answer_is_ill(valkey: EmbeddedValkey) -> None:
     url = valkey.url
     valkey.stop()
-    assert service_checks.broker(url).ok is False
+    assert broker_check(url).ok is False
 
 
 def test_a_store_that_cannot_be_written_is_ill(tmp_path: Path) -> None:
