@@ -23,6 +23,8 @@ from tests.house import House, chat_lines, jsonl
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 ADMINS = {
     ("GET", "/metrics"),
+    ("GET", "/v1/caches"),
+    ("POST", "/v1/caches/prune"),
     ("GET", "/v1/devices"),
     ("GET", "/v1/keys"),
     ("POST", "/v1/keys"),
@@ -44,7 +46,8 @@ ROUTES = sorted(routes())
 
 def call(client: httpx.Client, method: str, path: str, **ids: str) -> httpx.Response:
     blank = {"job_id": f"batch_{0:024}", "file_id": f"file-{0:024}", "key_id": f"{0:012}"}
-    values = blank | {"batch_id": f"batch_{0:024}", "name": "sim"} | ids
+    values = blank | {"batch_id": f"batch_{0:024}", "name": "sim"}
+    values |= {"check_id": f"check_{0:024}"} | ids
     body: dict[str, Any] = {}
     if method in {"POST", "PATCH"} and path != "/v1/files":
         body = {"json": {"priority": 1} if method == "PATCH" else {}}

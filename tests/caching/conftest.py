@@ -80,6 +80,7 @@ class Workshop:
             "BATCHGEN_DATABASE_URL": self.settings.database_url,
             "BATCHGEN_LEASE_S": str(LEASE_S),
             "BATCHGEN_HEARTBEAT_S": "0.2",
+            "BATCHGEN_HOST_COMMAND": f"{sys.executable} -m tests.caching.host",
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.caching.worker", device, json.dumps(spec)],
@@ -124,6 +125,11 @@ class Workshop:
             for pipe in (worker.process.stdin, worker.process.stdout):
                 if pipe is not None:
                     pipe.close()
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"lease_s": LEASE_S})
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Settings come from the environment. It prints what was applied as one line of JS
 
 import json
 import select
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import msgspec
 from batchgen.dispatch import NoBells
 from batchgen.domain.clock import SystemClock
 from batchgen.domain.errors import EngineError, Unavailable
-from batchgen.engines.client import EngineClient
+from batchgen.engines.client import HOST_COMMAND, EngineClient
 from batchgen.engines.spec import decode_spec
 from batchgen.settings import Settings
 from batchgen.storage.objects import ObjectStore
@@ -23,8 +24,6 @@ from batchgen.telemetry.logs import configure
 from workers.cached_load import CachedLoad
 from workers.context import Context
 from workers.device_record import DeviceRecord
-
-HOST = (sys.executable, "-m", "tests.caching.host")
 
 
 def main(device: str, spec: str) -> None:
@@ -36,7 +35,8 @@ def main(device: str, spec: str) -> None:
     record = DeviceRecord(context, device, "default")
     record.take()
     log = Path(settings.data_dir) / f"host-{device}.log"
-    loading = CachedLoad(context, record.id, lambda: EngineClient(log_path=log, command=HOST))
+    command = shlex.split(settings.host_command) or HOST_COMMAND
+    loading = CachedLoad(context, record.id, lambda: EngineClient(log_path=log, command=command))
 
     def tick() -> None:
         try:

@@ -119,7 +119,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         kv_bytes_per_token=block_bytes / KV_BLOCK_TOKENS if block_bytes else None,
         compile_s=compile_s,
         cache_state=cache.state(),
-        model_hash=content_hash(model_dir, cache.dir),
+        model_hash=content_hash(model_dir, None),
         libraries={
             "openvino": ov.__version__,
             "openvino-genai": genai.__version__,
