@@ -183,6 +183,7 @@ def _values(sums: _Sums, failed: int, sessions: Sequence[EngineSession]) -> dict
         "load_s": _value(newest.get("load_s"), "s", no_session),
         "compile_s": _value(newest.get("compile_s"), "s", "the engine does not tell compile time"),
         "cache_state": _value(newest.get("cache_state"), "", "the engine has no compile cache"),
+        "cache_bytes": _value(newest.get("cache_bytes"), "B", "the load used no compile cache"),
         "itl_ms": _value(None, "ms", "the engine reports whole requests, not single tokens"),
         "preemptions": _value(None, "1", _NOT_COUNTED),
         "recompute_tokens": _value(None, "1", _NOT_COUNTED),
