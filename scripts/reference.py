@@ -4,13 +4,11 @@ The command line from its commands, the settings and engine settings from their 
 beside them, the states from the transition tables.
 """
 
-import ast
 import inspect
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +16,11 @@ import msgspec
 import typer
 
 from batchgen.cli.main import app
+from batchgen.cli.spec_flags import engine_flags, place_in
 from batchgen.domain import states
 from batchgen.domain.states import JOB_TRANSITIONS, OPENAI_STATUS, SHARD_TRANSITIONS
 from batchgen.engines import spec
+from batchgen.engines.spec_texts import texts_of
 from batchgen.settings import Settings
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -30,10 +30,22 @@ tables, into a pipe tab-separated values, with `--json` JSON. Exit codes: 0 done
 job failed, 2 wrong input, 3 a server cannot be reached or started, 130 interrupted,
 143 and 129 ended by SIGTERM and SIGHUP.
 """
-_ENGINE_INTRODUCTION = """\
+# Given by options of `model add` that are more than a setting's flag.
+_FLAGS = {
+    "path": "--path",
+    "device": "--device",
+    "prompt_lookup": "--prompt-lookup",
+    "prompt_lookup.num_assistant_tokens": "--num-assistant-tokens",
+}
+_SIMULATED_INTRODUCTION = """\
+What a model registered with `"engine": "simulated"` may set, in the same ways as
+[those of openvino](engine-openvino.md); what has no flag by `--set key=value`.
+"""
+_OPENVINO_INTRODUCTION = """\
 What a model registered with `"engine": "openvino"` may set: in the `spec` of `POST /v1/models`, in
-a `--spec` file, or by `--set key=value` of `batchgen model add`; all but `path` also for one job,
-as its `engine`. A setting that the engine would drop, ignore or override is refused with the reason
+a file of `batchgen model apply` or `model add --spec`, by its flag of `batchgen model add`, or by
+`--set key=value`; all but paths and the device also for one job, as its `engine`. A setting that
+the engine would drop, ignore or override is refused with the reason
 ([ADR 7](../adr/0007-openvino-traps.md)); a job's manifest holds what the engine reports as applied.
 """
 _STATES_INTRODUCTION = """\
@@ -77,7 +89,7 @@ def cli_page() -> str:
         out.append(f"## `{' '.join(words)}`\n")
         out.append(f"{inspect.cleandoc(command.help or '')}\n")
         out.append(_usage(words, command))
-        if options := [p for p in command.params if p.param_type_name == "option"]:
+        if options := [p for p in command.params if p.param_type_name == "option" and not p.hidden]:
             out.append(_table(("Option", "Meaning"), map(_option_row, options)))
     return "\n".join(out)
 
@@ -115,7 +127,7 @@ def _option_row(option: Any) -> tuple[str, str]:
 
 
 def settings_page() -> str:
-    texts = _texts_of(Settings)
+    texts = texts_of(Settings)
     rows = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default_factory is not None else field.get_default()
@@ -129,7 +141,7 @@ def settings_page() -> str:
 # -- engine settings ---------------------------------------------------------------------------
 
 
-def engine_page() -> str:
+def openvino_page() -> str:
     parts: list[tuple[str, type[msgspec.Struct]]] = [
         ("", spec.OpenVinoSpec),
         ("scheduler_config", spec.SchedulerSettings),
@@ -138,25 +150,47 @@ def engine_page() -> str:
         ("scheduler_config.cache_eviction", spec.CacheEviction),
         ("scheduler_config.sparse_attention", spec.SparseAttention),
     ]
-    out = [
-        "# Engine settings: openvino\n",
-        _ENGINE_INTRODUCTION,
-    ]
+    options = {flag.setting: flag.option for flag in engine_flags()}
+    out = ["# Engine settings: openvino\n", _OPENVINO_INTRODUCTION]
     for place, kind in parts:
-        out.append(f"## {f'`{place}`' if place else 'The model'}\n")
-        out.append(f"{inspect.cleandoc(kind.__doc__ or '')}\n")
-        out.append(_table(("Setting", "Type", "Default", "Meaning"), _fields(place, kind)))
+        out.append(_part(place or "The model", place, kind, options))
     return "\n".join(out)
 
 
-def _fields(place: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, str]]:
-    texts = _texts_of(kind)
+def simulated_page() -> str:
+    options = {place_in("simulated", f.setting): f.option for f in engine_flags()}
+    return "\n".join(
+        [
+            "# Engine settings: simulated\n",
+            _SIMULATED_INTRODUCTION,
+            _part("The engine", "", spec.SimulatedSpec, options),
+            _part("rules", "rules[]", spec.Rule, {}),
+        ]
+    )
+
+
+def _part(title: str, place: str, kind: type[msgspec.Struct], options: Mapping[str, str]) -> str:
+    head = f"## {title if ' ' in title else f'`{title}`'}\n"
+    text = f"{inspect.cleandoc(kind.__doc__ or '')}\n"
+    rows = _fields(place, kind, options)
+    heads: tuple[str, ...] = ("Setting", "Type", "Default", "Meaning")
+    if options:
+        return "\n".join([head, text, _table((heads[0], "Flag", *heads[1:]), rows)])
+    return "\n".join([head, text, _table(heads, (row[:1] + row[2:] for row in rows))])
+
+
+def _fields(
+    place: str, kind: type[msgspec.Struct], options: Mapping[str, str]
+) -> Iterator[tuple[str, ...]]:
+    texts = texts_of(kind)
     for field in msgspec.structs.fields(kind):
         if field.name in ("cache_dir", "content_hash"):
-            continue  # never given by a user
+            continue  # put in by the server
         name = f"{place}.{field.name}" if place else field.name
         default = "required" if field.required else _default(_default_of(field))
-        yield f"`{name}`", _type(field.type), default, texts.get(field.name, "")
+        flag = options.get(name) or _FLAGS.get(name)
+        option = "" if flag is None else f"`{flag}`"
+        yield f"`{name}`", option, _type(field.type), default, texts.get(field.name, "")
 
 
 def _default_of(field: Any) -> Any:
@@ -172,6 +206,8 @@ def _type(annotation: Any) -> str:
         return " or ".join(f"`{value}`" for value in arguments)
     if origin in (typing.Union, types.UnionType):
         return _type(next(a for a in arguments if a is not types.NoneType))
+    if origin is list:
+        return "array"
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)):
         return "object"
     return {bool: "true or false", int: "integer", float: "number", str: "text"}[annotation]
@@ -212,22 +248,6 @@ def _diagram(transitions: Mapping[tuple[Any, Any], Any], first: Any) -> str:
 # -- parts of pages ----------------------------------------------------------------------------
 
 
-def _texts_of(kind: type) -> dict[str, str]:
-    """The text under each field of a class, as it stands in the source."""
-    (body,) = (
-        node.body
-        for node in ast.parse(inspect.getsource(sys.modules[kind.__module__])).body
-        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
-    )
-    texts = {}
-    for field, after in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            texts[field.target.id] = ""
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                texts[field.target.id] = " ".join(str(after.value.value).split())
-    return texts
-
-
 def _default(value: Any) -> str:
     if value is None or value in ("", {}):
         return ""
@@ -248,7 +268,8 @@ def _cell(text: str) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "settings.md": settings_page,
-    "engine-openvino.md": engine_page,
+    "engine-openvino.md": openvino_page,
+    "engine-simulated.md": simulated_page,
     "states.md": states_page,
 }
 

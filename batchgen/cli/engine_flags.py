@@ -1,12 +1,12 @@
-"""The engine settings of `model add`: flags for the common ones, a file or --set for all."""
+"""The engine settings of `model add`: a file's, flags over them, --set over both."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from batchgen.cli.options import settings_tree
+from batchgen.cli.settings_file import read_settings
 from batchgen.domain.errors import InvalidRequest
 
 
@@ -18,7 +18,9 @@ def spec_of(
     `flags` has dotted names, None for those not given. Raises InvalidRequest where the file cannot
     be read, or a setting is given both by flag and --set.
     """
-    spec = read_spec(spec_file) if spec_file is not None else {}
+    from batchgen.cli.spec_flags import place_in
+
+    spec = {} if spec_file is None else dict(read_settings(spec_file, option="--spec").settings)
     if engine is not None:
         spec["engine"] = engine
     spec.setdefault("engine", "openvino")
@@ -26,47 +28,38 @@ def spec_of(
     for name, value in flags.items():
         if value is None:
             continue
-        above, last = _place(spec, name)
-        if _has(given, name):
-            raise InvalidRequest(f"'{name}' is given by its flag and by --set", param=name)
+        place = place_in(spec["engine"], name)
+        if _has(given, place):
+            raise InvalidRequest(f"'{place}' is given by its flag and by --set", param=place)
+        above, last = _place(spec, place)
         above[last] = value
     merge(spec, given)
-    for name in ("path", "draft.path"):
-        _make_absolute(spec, name)
+    make_paths_absolute(spec, Path())
     return spec
 
 
-def read_spec(path: Path) -> dict[str, Any]:
-    """A spec file: JSON, TOML or (with PyYAML installed) YAML, by its suffix."""
-    text = path.read_text(encoding="utf-8")
-    try:
-        match path.suffix:
-            case ".json":
-                value = json.loads(text)
-            case ".toml":
-                value = tomllib.loads(text)
-            case ".yaml" | ".yml":
-                value = _yaml(text)
-            case other:
-                raise InvalidRequest(
-                    f"{path}: a spec is a .json, .toml or .yaml file, not '{other}'", param="--spec"
-                )
-    except ValueError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}", param="--spec") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{path} must hold one object of settings", param="--spec")
-    return value
-
-
-def json_object(text: str, option: str) -> dict[str, Any]:
-    """An option's JSON object. Raises InvalidRequest for anything else."""
+def json_value(text: str, option: str, kind: type) -> Any:
+    """An option's JSON of this kind, dict or list. Raises InvalidRequest for anything else."""
     try:
         value = json.loads(text)
     except ValueError as error:
         raise InvalidRequest(f"{option} is not JSON: {error}", param=option) from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{option} must be a JSON object", param=option)
+    if not isinstance(value, kind):
+        name = "object" if kind is dict else "array"
+        raise InvalidRequest(f"{option} must be a JSON {name}", param=option)
     return value
+
+
+def make_paths_absolute(spec: dict[str, Any], directory: Path) -> None:
+    """A path that exists here is meant from `directory`; any other is the server's to judge."""
+    for name in ("path", "draft.path"):
+        if not _has(spec, name):
+            continue
+        place, last = _place(spec, name)
+        if isinstance(place[last], str):
+            path = directory / Path(place[last]).expanduser()
+            if path.exists():
+                place[last] = str(path.resolve())
 
 
 def merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
@@ -97,28 +90,3 @@ def _has(tree: Mapping[str, Any], name: str) -> bool:
             return False
         place = place[part]
     return True
-
-
-def _make_absolute(spec: dict[str, Any], name: str) -> None:
-    """A path that exists here is meant from here; any other is the server's to judge."""
-    if not _has(spec, name):
-        return
-    place, last = _place(spec, name)
-    if isinstance(place[last], str):
-        path = Path(place[last]).expanduser()
-        if path.exists():
-            place[last] = str(path.resolve())
-
-
-def _yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise InvalidRequest(
-            "a YAML spec needs PyYAML (`pip install pyyaml`); JSON and TOML need nothing",
-            param="--spec",
-        ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

@@ -1,5 +1,6 @@
 """`batchgen model add`: a model and its engine settings."""
 
+import inspect
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from batchgen.cli.api_command import Api, api_command
+from batchgen.cli.spec_flags import engine_flags, parameters, values
 from batchgen.domain.errors import InvalidRequest
-
-_MEMORY, _BATCH, _SPECULATION = "KV cache and compilation", "Batching", "Speculative decoding"
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 
@@ -21,20 +21,12 @@ class Engine(StrEnum):
     SIMULATED = "simulated"
 
 
-class KvPrecision(StrEnum):
-    """The element types of a KV cache."""
-
-    U8 = "u8"
-    U4 = "u4"
-    F16 = "f16"
-    BF16 = "bf16"
-    F32 = "f32"
-
-
 def add_to(models: typer.Typer) -> None:
-    @api_command(models, "add")
+    flags = engine_flags()
+
     def add(
         api: Api,
+        /,
         name: Name,
         path: Annotated[
             str | None, typer.Option("--path", metavar="DIR", help="The model directory.")
@@ -45,7 +37,8 @@ def add_to(models: typer.Typer) -> None:
         device: Annotated[
             str | None,
             typer.Option(
-                help="Serve it only on this device (CPU, GPU.0 …). Default: any of the pool."
+                help="What it runs on: CPU, GPU.1, HETERO:GPU.0,CPU … Default: any device of the "
+                "pool."
             ),
         ] = None,
         pool: Annotated[str, typer.Option(help="The pool of devices that serves it.")] = "default",
@@ -64,122 +57,75 @@ def add_to(models: typer.Typer) -> None:
             typer.Option(
                 "--set",
                 metavar="KEY=VALUE",
-                help="Any engine setting, as in scheduler_config.cache_interval_multiplier=2; "
-                "may be repeated. docs/reference/engine-openvino.md lists them.",
+                help="Any engine setting by its place, as in draft.device=GPU.1; may be repeated.",
             ),
-        ] = None,
-        max_model_len: Annotated[
-            int | None, typer.Option(help="Tokens of prompt and answer together.")
-        ] = None,
-        max_num_batched_tokens: Annotated[
-            int | None, typer.Option(help="Tokens in a step.", rich_help_panel=_BATCH)
-        ] = None,
-        max_num_seqs: Annotated[
-            int | None, typer.Option(help="Sequences in a step.", rich_help_panel=_BATCH)
-        ] = None,
-        dynamic_split_fuse: Annotated[
-            bool | None,
-            typer.Option(
-                "--dynamic-split-fuse/--no-dynamic-split-fuse",
-                help="Split long prompts over steps.",
-                rich_help_panel=_BATCH,
-            ),
-        ] = None,
-        num_kv_blocks: Annotated[
-            int | None,
-            typer.Option(help="Size of the KV cache in blocks.", rich_help_panel=_MEMORY),
-        ] = None,
-        cache_size: Annotated[
-            int | None, typer.Option(help="Size of the KV cache in GB.", rich_help_panel=_MEMORY)
-        ] = None,
-        kv_cache_precision: Annotated[
-            KvPrecision | None,
-            typer.Option(help="Element type of the KV cache.", rich_help_panel=_MEMORY),
-        ] = None,
-        enable_prefix_caching: Annotated[
-            bool | None,
-            typer.Option(
-                "--enable-prefix-caching/--no-enable-prefix-caching",
-                help="Share the KV cache of equal prompt beginnings.",
-                rich_help_panel=_MEMORY,
-            ),
-        ] = None,
-        cache: Annotated[
-            bool | None,
-            typer.Option(
-                "--cache/--no-cache",
-                help="Keep the compiled model for the next start.",
-                rich_help_panel=_MEMORY,
-            ),
-        ] = None,
-        runtime_config: Annotated[
-            str | None,
-            typer.Option(metavar="JSON", help="OpenVINO properties.", rich_help_panel=_MEMORY),
-        ] = None,
-        draft_model_path: Annotated[
-            str | None,
-            typer.Option(metavar="DIR", help="A draft model.", rich_help_panel=_SPECULATION),
-        ] = None,
-        draft_device: Annotated[
-            str | None, typer.Option(help="The draft model's device.", rich_help_panel=_SPECULATION)
-        ] = None,
-        num_assistant_tokens: Annotated[
-            int | None,
-            typer.Option(help="Tokens proposed at once.", rich_help_panel=_SPECULATION),
         ] = None,
         prompt_lookup: Annotated[
             bool,
             typer.Option(
                 "--prompt-lookup",
-                help="Propose tokens by n-gram lookup in the prompt, without a draft model.",
-                rich_help_panel=_SPECULATION,
+                help="Speculate by n-gram lookup in the prompt, --num-assistant-tokens each time.",
             ),
         ] = False,
+        eagle3: Annotated[
+            bool, typer.Option("--eagle3", help="The same as --draft-kind eagle3.")
+        ] = False,
+        cache_dir: Annotated[str | None, typer.Option("--cache-dir", hidden=True)] = None,
+        **settings: Any,
     ) -> None:
-        """Register a model, or a new revision of it. The same settings again change nothing."""
-        from batchgen.cli.engine_flags import json_object, spec_of
-        from batchgen.cli.model_fields import fields_of
+        """Register a model, or a new revision of it. The same settings and files again change
+        nothing.
+        """
+        from batchgen.cli.engine_flags import spec_of
+        from batchgen.cli.model_fields import fields_of, print_warnings
         from batchgen.cli.render import print_fields, print_json
 
-        flags: dict[str, Any] = {
-            "path": path,
-            "max_model_len": max_model_len,
-            "kv_cache_precision": None if kv_cache_precision is None else kv_cache_precision.value,
-            "cache": cache,
-            "runtime_config": None
-            if runtime_config is None
-            else json_object(runtime_config, "--runtime-config"),
-            "scheduler_config.max_num_batched_tokens": max_num_batched_tokens,
-            "scheduler_config.max_num_seqs": max_num_seqs,
-            "scheduler_config.dynamic_split_fuse": dynamic_split_fuse,
-            "scheduler_config.num_kv_blocks": num_kv_blocks,
-            "scheduler_config.cache_size": cache_size,
-            "scheduler_config.enable_prefix_caching": enable_prefix_caching,
-            **_speculation(draft_model_path, draft_device, num_assistant_tokens, prompt_lookup),
-        }
-        asked = spec_of(None if engine is None else engine.value, spec, flags, set_ or [])
+        if cache_dir is not None:
+            raise InvalidRequest(
+                "compiled models lie in one directory of the service, which BATCHGEN_CACHE_DIR of "
+                "its processes names; --no-cache goes without",
+                param="--cache-dir",
+            )
+        given = values(flags, settings)
+        _choose_speculation(given, prompt_lookup=prompt_lookup, eagle3=eagle3)
+        asked = spec_of(engine and engine.value, spec, {"path": path, **given}, set_ or [])
         body = {"name": name, "spec": asked, "pool": pool, "device": device}
         model = api.client.add_model(body)
         if api.as_json:
             print_json(model)
         else:
             print_fields(fields_of(model))
+        print_warnings(model)
+
+    own = inspect.signature(add, eval_str=True)
+    fixed = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    signature = own.replace(parameters=[*fixed, *parameters(flags)])
+    add.__signature__ = signature  # type: ignore[attr-defined]  # what typer makes options of
+    api_command(models, "add")(add)
 
 
-def _speculation(
-    draft_path: str | None, draft_device: str | None, n_tokens: int | None, prompt_lookup: bool
-) -> dict[str, Any]:
+def _choose_speculation(given: dict[str, Any], *, prompt_lookup: bool, eagle3: bool) -> None:
     """--num-assistant-tokens belongs to whichever way of speculation is chosen."""
-    if prompt_lookup and n_tokens is None:
-        raise InvalidRequest("--prompt-lookup needs --num-assistant-tokens")
-    if n_tokens is not None and not prompt_lookup and draft_path is None:
-        raise InvalidRequest(
-            "--num-assistant-tokens goes with --draft-model-path or --prompt-lookup; in a spec "
-            "file's draft, use --set draft.num_assistant_tokens"
-        )
-    method = "prompt_lookup" if prompt_lookup else "draft"
-    return {
-        "draft.path": draft_path,
-        "draft.device": draft_device,
-        f"{method}.num_assistant_tokens": n_tokens,
-    }
+    n_tokens = given.pop("draft.num_assistant_tokens", None)
+    drafting = [name for name in given if name.startswith("draft.")]
+    if eagle3:
+        if given.get("draft.kind", "eagle3") != "eagle3":
+            raise InvalidRequest("--eagle3 and --draft-kind name different kinds")
+        if "draft.path" not in given:
+            raise InvalidRequest("--eagle3 needs --draft-model-path")
+        given["draft.kind"] = "eagle3"
+    if prompt_lookup:
+        if drafting or eagle3:
+            raise InvalidRequest("--prompt-lookup goes without a draft model")
+        if n_tokens is None:
+            raise InvalidRequest("--prompt-lookup needs --num-assistant-tokens")
+        given["prompt_lookup.num_assistant_tokens"] = n_tokens
+    elif "prompt_lookup.max_ngram_size" in given:
+        raise InvalidRequest("--prompt-lookup-max-ngram-size goes with --prompt-lookup")
+    elif n_tokens is not None:
+        if "draft.path" not in given:
+            raise InvalidRequest(
+                "--num-assistant-tokens goes with --draft-model-path or --prompt-lookup; in a spec "
+                "file's draft, use --set draft.num_assistant_tokens"
+            )
+        given["draft.num_assistant_tokens"] = n_tokens

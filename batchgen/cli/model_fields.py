@@ -12,12 +12,24 @@ def fields_of(model: dict[str, Any]) -> dict[str, object]:
         "revision": model["revision"],
         "engine": model["engine"],
         "fingerprint": model["fingerprint"],
+        "content": model.get("content_hash"),
+        "draft content": model.get("draft_content_hash"),
         "pool": model["pool"],
-        "device": model["device"],
+        "served by": model["device"] or "any device",
         "created": clock_time(model["created"]),
     }
+    if out["draft content"] is None:
+        del out["draft content"]
     out.update(flat(model["spec"]))
     return out
+
+
+def print_warnings(described: dict[str, Any], *, name: str | None = None) -> None:
+    """To standard error, before them the model's name where there are several."""
+    from batchgen.cli.render import note
+
+    for warning in described.get("warnings", ()):
+        note(f"warning: {warning}" if name is None else f"warning: {name}: {warning}")
 
 
 def flat(spec: dict[str, Any], above: str = "") -> dict[str, object]:

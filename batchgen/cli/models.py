@@ -2,7 +2,7 @@
 
 import typer
 
-from batchgen.cli import model_add, model_check
+from batchgen.cli import model_add, model_apply, model_check
 from batchgen.cli.api_command import Api, api_command
 from batchgen.cli.model_add import Name
 
@@ -11,6 +11,7 @@ def add_to(app: typer.Typer) -> None:
     models = typer.Typer(help="Registered models.", no_args_is_help=True)
     app.add_typer(models, name="model")
     model_add.add_to(models)
+    model_apply.add_to(models)
     model_check.add_to(models)
 
     @api_command(models, "list")
@@ -41,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
     @api_command(models, "show")
     def show(api: Api, name: Name) -> None:
         """Show a model and its engine settings; those that are not set are left out."""
-        from batchgen.cli.model_fields import fields_of
+        from batchgen.cli.model_fields import fields_of, print_warnings
         from batchgen.cli.render import print_fields, print_json
 
         model = api.client.model(name)
@@ -49,6 +50,7 @@ def add_to(app: typer.Typer) -> None:
             print_json(model)
         else:
             print_fields(fields_of(model))
+        print_warnings(model)
 
     @api_command(models, "remove")
     def remove(api: Api, name: Name) -> None:

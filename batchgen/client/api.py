@@ -149,6 +149,10 @@ class Client:
         """Register a model, or a new revision; the same spec again gives the same revision."""
         return self._transport.json("POST", "/v1/models", body=body, repeatable=True)
 
+    def apply_models(self, body: Mapping[str, Any]) -> Object:
+        """Make the models those declared, or say what that would change; returns the plan."""
+        return self._transport.json("PUT", "/v1/models", body=body, repeatable=True)
+
     def models(self) -> list[Object]:
         return self._data(self._transport.json("GET", "/v1/models"))
 

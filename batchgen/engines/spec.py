@@ -7,6 +7,8 @@ import msgspec
 from batchgen.domain.errors import InvalidRequest, UnknownOption
 
 Json = str | int | float | bool | None
+ToolParser = Literal["hermes", "llama3_json", "mistral", "mistral_named", "qwen3_coder", "none"]
+ReasoningParser = Literal["think", "mistral", "none"]
 
 
 class SparseAttention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +117,15 @@ class PromptLookup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The longest ending of the text that is looked up in it."""
 
 
+class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A LoRA adapter that changes the model for all of an engine's requests."""
+
+    path: str
+    """A safetensors file in PEFT's layout, made for this very model."""
+    alpha: float | None = None
+    """Its scale. Default: lora_alpha / r of the adapter_config.json beside it, else 1."""
+
+
 class OpenVinoSpec(
     msgspec.Struct,
     frozen=True,
@@ -149,6 +160,12 @@ class OpenVinoSpec(
     """See below."""
     content_hash: str | None = None
     """What its files must hash to; put in by the server, never given by a user."""
+    tool_parser: ToolParser | None = None
+    """How the model writes tool calls; `none` leaves them in the text. Default: by its template."""
+    reasoning_parser: ReasoningParser | None = None
+    """How it marks its thinking; `none` leaves it in the text. Default: by its template."""
+    lora: LoraAdapter | None = None
+    """See below."""
     cache: bool = True
     """Compiled models are kept for the next start."""
     cache_dir: str | None = None
@@ -201,13 +218,21 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     contains: str
+    """Which requests: those whose prompt holds this text."""
     action: Literal["fail", "crash", "raise", "hang", "slow", "answer"]
+    """The deed; see above."""
     after_tokens: int = 0
+    """Only after so many output tokens."""
     factor: float = 1.0
+    """slow: the decode time is multiplied by this."""
     text: str = ""
+    """answer: what is generated."""
     message: str = "scripted failure"
+    """fail: what the error line says."""
     signal: int = 9
+    """crash: the signal that ends the process."""
     times: int | None = None
+    """At most so often in one process. Default: always."""
 
 
 class SimulatedSpec(
@@ -228,18 +253,35 @@ class SimulatedSpec(
     """
 
     path: str | None = None
+    """A model directory, for its tokenizer and template. Default: bytes are tokens."""
     device: str | None = None
+    """Any name. Default: the worker's own."""
     max_model_len: int = 4096
+    """Tokens of prompt and answer together."""
     max_num_seqs: int = 256
+    """Sequences in a step."""
     load_s: float = 0.0
+    """Seconds that loading takes."""
     step_s: float = 0.0
+    """Seconds of a step with an empty batch."""
     step_s_per_seq: float = 0.0
+    """Seconds that each running sequence adds to a step."""
     prefill_tok_s: float = 0.0
+    """Prompt tokens a second; 0: no time at all."""
     kv_blocks: int | None = None
+    """The KV cache's size in blocks. Default: as much as is needed."""
     enable_prefix_caching: bool = False
+    """Equal beginnings of prompts share KV blocks."""
     default_max_tokens: int = 16
+    """Tokens of an answer that asks for no number."""
     max_requests_per_process: int | None = None
+    """The host process is replaced after so many."""
+    tool_parser: ToolParser | None = None
+    """As for openvino."""
+    reasoning_parser: ReasoningParser | None = None
+    """As for openvino."""
     rules: list[Rule] = []
+    """What is done with which requests; see below."""
 
 
 EngineSpec = OpenVinoSpec | OpenVinoEmbeddingSpec | SimulatedSpec
