@@ -13,8 +13,8 @@ from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
-from batchgen.domain.outcomes import Failed, Generation
-from batchgen.domain.requests import GenerationRequest, SamplingParams
+from batchgen.domain.outcomes import Choice, Failed, Generation
+from batchgen.domain.requests import GenerationRequest, SamplingParams, TextPrompt
 from batchgen.engines.protocol import Applied, EngineRequest
 from batchgen.engines.registry import refusal
 from batchgen.engines.spec import EngineSpec
@@ -22,6 +22,7 @@ from batchgen.formats import openai
 from batchgen.formats.jsonl import RequestLine
 from batchgen.formats.validate import custom_id_of
 from batchgen.services.records import Record
+from workers.answers import Answers
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +59,7 @@ class Preparer:
         self._max_output_tokens = max_output_tokens
         self._session_id = session_id
         self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
+        self._answers = Answers(spec, self._encoder)
 
     def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
         """What is wrong with one request is a value, and ends this line only."""
@@ -78,10 +80,11 @@ class Preparer:
         )
         if isinstance(request, Failed):
             return request
-        refused = refusal(self._spec, request.sampling)
-        if refused is not None:
-            return refused
         try:
+            request = self._answers.hold(request)
+            refused = refusal(self._spec, request.sampling)
+            if refused is not None:
+                return openai.in_own_words(request.endpoint, refused)
             ids = self._encoder.encode(request.prompt)
         except InvalidRequest as error:
             return Failed(400, error.code, error.message, error.param)
@@ -99,62 +102,74 @@ class Preparer:
             request = prepared.request
             log.exception("answer_not_written", job=shard.job_id, index=request.index)
             failed = _unexpected("answered", error)
-            return Record(request.index, openai.error_line(request.custom_id, failed)), Usage()
+            return _failed(request, failed), Usage()
 
     def _output(
         self, shard: ClaimedShard, prepared: Prepared, generation: Generation
     ) -> tuple[Record, Usage]:
-        sampling = prepared.sampling
-        decoded = replace(
-            generation,
-            choices=tuple(
-                choice
-                if choice.text is not None
-                else replace(choice, text=self._encoder.decode(choice.token_ids, sampling))
-                for choice in generation.choices
-            ),
-        )
+        choices = []
+        for raw in generation.choices:
+            choice = self._answers.read(
+                prepared.request, prepared.sampling, prepared.prompt_ids, raw
+            )
+            if isinstance(choice, Failed):
+                return _failed(prepared.request, choice), Usage()
+            choices.append(self._echoed(prepared, choice) if prepared.sampling.echo else choice)
+        decoded = replace(generation, choices=tuple(choices))
         line = openai.output_line(
             prepared.request,
             decoded,
             model=shard.model,
             created=int(time.time()),
-            token_bytes=self._token_bytes,
+            token_bytes=self._encoder.tokenizer.token_bytes,
             fingerprint=shard.engine_fingerprint,
+            prompt_ids=prepared.prompt_ids,
         )
         usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out)
         timing = openai.timing_line(prepared.request, decoded, self._session_id)
         return Record(prepared.request.index, line, timing), usage
 
-    def _token_bytes(self, token_id: int) -> bytes:
-        return self._encoder.tokenizer.decode([token_id]).encode()
+    def _echoed(self, prepared: Prepared, choice: Choice) -> Choice:
+        prompt = prepared.request.prompt
+        given = (
+            prompt.text
+            if isinstance(prompt, TextPrompt)
+            else self._encoder.decode(prepared.prompt_ids)
+        )
+        return replace(choice, text=given + (choice.text or ""))
 
     def _within_limits(self, request: GenerationRequest, ids: list[int]) -> Prepared | Failed:
-        room = self._max_model_len - len(ids)
-        asked = request.sampling.max_tokens
+        room, asked = self._max_model_len - len(ids), request.sampling.max_tokens
         if room < 1:
             return Failed(
                 400,
                 "context_length_exceeded",
                 f"the prompt has {len(ids)} tokens, the model takes {self._max_model_len} with the "
                 "answer: shorten it",
-                "messages" if request.endpoint.endswith("chat/completions") else "prompt",
+                openai.own_name(request.endpoint, "prompt"),
             )
         if asked is not None and asked > room:
+            name = openai.own_name(request.endpoint, "max_tokens")
             return Failed(
                 400,
                 "context_length_exceeded",
-                f"the prompt has {len(ids)} tokens and max_tokens asks for {asked}; the model "
+                f"the prompt has {len(ids)} tokens and {name} asks for {asked}; the model "
                 f"takes {self._max_model_len} in all: ask for at most {room}",
-                "max_tokens",
+                name,
             )
-        sampling = request.sampling if asked else replace(request.sampling, max_tokens=room)
+        if asked is None:
+            asked = min(room, request.default_max_tokens or room)
+        sampling = replace(request.sampling, max_tokens=asked)
         return Prepared(request, array("i", ids), sampling)
 
 
 def _unexpected(what: str, error: Exception) -> Failed:
     message = f"the request cannot be {what}: {type(error).__name__}; the worker's log says where"
     return Failed(500, "internal_error", message)
+
+
+def _failed(request: GenerationRequest, failed: Failed) -> Record:
+    return Record(request.index, openai.error_line(request.custom_id, failed))
 
 
 def failed_record(line: RequestLine, failed: Failed) -> Record:

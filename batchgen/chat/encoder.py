@@ -9,7 +9,7 @@ makes of it, except that control tokens which a user typed stay plain text. A te
 tokenized as it stands, with the tokens that the tokenizer adds (a BOS, say), never two of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ class PromptEncoder:
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids, at least one. Raises InvalidRequest."""
         match prompt:
-            case ChatPrompt(messages=messages, template_kwargs=options):
-                ids, field = self._encode_chat(messages, options), "messages"
+            case ChatPrompt(messages=messages, template_kwargs=options, tools=tools):
+                shown = {**options, "tools": [*tools]} if tools else options
+                ids, field = self._encode_chat(messages, shown), "messages"
             case TextPrompt(text=text):
                 _refuse_surrogates(text, "prompt")
                 ids, field = self.tokenizer.encode(text, add_special_tokens=bool(text)), "prompt"
@@ -52,15 +53,42 @@ class PromptEncoder:
             raise InvalidRequest("the prompt is empty", code="empty_prompt", param=field)
         return ids
 
-    def decode(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> str:
-        """The text of generated ids, without control tokens, cut where `sampling` says to stop."""
+    @property
+    def template(self) -> str:
+        """The source of the chat template; empty where there is none."""
+        return "" if self._template is None else self._template.source
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        sampling: SamplingParams | None = None,
+        *,
+        keep: Collection[str] = (),
+    ) -> str:
+        """The text of generated ids, without control tokens but those in `keep`, cut where
+        `sampling` says to stop.
+        """
         if sampling is None:
-            return self.tokenizer.decode(ids)
+            return self._decode(ids, keep)
         if ids and ids[-1] in sampling.stop_token_ids:
             ids = ids[:-1]
-        text = self.tokenizer.decode(ids)
+        text = self._decode(ids, keep)
         ends = [at for stop in sampling.stop if (at := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
+
+    def _decode(self, ids: Sequence[int], keep: Collection[str]) -> str:
+        special = self.tokenizer.special_tokens
+        kept = {special[text]: text for text in keep if text in special}
+        if kept.keys().isdisjoint(ids):
+            return self.tokenizer.decode(ids)
+        parts: list[str] = []
+        start = 0
+        for at, id_ in enumerate(ids):
+            if id_ in kept:
+                parts += [self.tokenizer.decode(ids[start:at]), kept[id_]]
+                start = at + 1
+        parts.append(self.tokenizer.decode(ids[start:]))
+        return "".join(parts)
 
     def _encode_chat(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]

@@ -42,6 +42,7 @@ class ChatTemplate:
                 self._template = environment.from_string(source)
         except (TemplateError, RecursionError) as error:
             raise LoadFailed(f"the chat template cannot be compiled: {error}") from error
+        self.source = source
         self._environment = environment
         self._tokens = dict(tokens)
 
