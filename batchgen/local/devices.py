@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchgen.domain.errors import InvalidRequest
+from batchgen.engines.openvino.lint_devices import listed_devices
 from batchgen.settings import Settings
 
 _OPENVINO_PROBE = """
@@ -26,8 +27,6 @@ def described(name):
         return name
 print(json.dumps([[name, described(name)] for name in core.available_devices]))
 """
-# Names that OpenVINO takes for devices put together; the parts follow after a colon.
-_PUT_TOGETHER = frozenset({"AUTO", "MULTI", "HETERO", "BATCH"})
 # OpenVINO takes any number behind it for the processor: so several workers can share one.
 _PROCESSOR = re.compile(r"CPU(\.\d+)?")
 
@@ -84,22 +83,20 @@ def check_name(name: str, settings: Settings, *, timeout_s: float = 15.0) -> Non
     """
     if settings.host_command:
         return
-    kind, _, rest = name.partition(":")
-    if kind in _PUT_TOGETHER:
-        parts = [part.strip().lstrip("-").partition("(")[0] for part in rest.split(",") if part]
-        complete = kind == "AUTO" or bool(parts)
-    else:
-        parts, complete = [name], True
-    if kind not in _PUT_TOGETHER and _PROCESSOR.fullmatch(name):
+    if _PROCESSOR.fullmatch(name):
         return
+    meta, listed = listed_devices(name)
+    # AUTO may leave a device out (`-CPU`), BATCH gives a size (`GPU(4)`).
+    parts = [part.lstrip("-").partition("(")[0] for part in listed]
     answer = _ask_openvino(timeout_s)
     there = [CPU.name] if isinstance(answer, str) else [device.name for device in answer]
     why = f" ({answer})" if isinstance(answer, str) else ""
     wrong = [part for part in parts if not _is_one_of(part, there)]
-    if wrong or not complete:
+    if not parts and meta != "AUTO":
+        wrong = [name]
+    if wrong:
         raise InvalidRequest(
-            f"there is no device '{wrong[0] if wrong else name}' on this machine: it has "
-            f"{', '.join(there)}{why}",
+            f"there is no device '{wrong[0]}' on this machine: it has {', '.join(there)}{why}",
             param="device",
         )
 

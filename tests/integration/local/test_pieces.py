@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from batchgen.domain.errors import StackError
+from batchgen.domain.errors import InvalidRequest, StackError
 from batchgen.local import listening, lock, logs, sockets, state
 from batchgen.local.credentials import Credentials, read_credentials, write_credentials
-from batchgen.local.devices import CPU, discover_devices
+from batchgen.local.devices import CPU, check_name, discover_devices
 from batchgen.local.lock import DirectoryLock
 from batchgen.settings import Settings
 
@@ -151,3 +151,20 @@ def test_a_linked_socket_directory_is_not_trusted(tmp_path: Path) -> None:
     (found / "x").unlink()
     sockets.forget_socket_directory(home, found)
     assert not found.exists()
+
+
+@pytest.mark.parametrize("name", ["CPU", "CPU.3", "AUTO", "HETERO:CPU", "BATCH:CPU(4)"])
+def test_a_device_that_the_machine_has_is_taken(name: str) -> None:
+    check_name(name, Settings(), timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "cpu", "CPU.x", "GPU.77", "HETERO:", "HETERO:GPU.77,CPU", "MULTI:X"]
+)
+def test_a_device_that_nobody_has_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"it has .*CPU"):
+        check_name(name, Settings(), timeout_s=60)
+
+
+def test_an_engine_of_another_environment_may_know_more_devices() -> None:
+    check_name("XPU", Settings(host_command="/opt/other/bin/python -m batchgen.engines.host"))
