@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import tokenizers
 
 from batchgen.chat.guard import any_of
+from batchgen.chat.token_bytes import token_bytes
 from batchgen.domain.errors import LoadFailed
 
 _REMEMBERED_CHARS = range(256, 32_768)
@@ -51,6 +52,10 @@ class Tokenizer(Protocol):
         """The text of `ids` without control tokens."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text in UTF-8; a control token by its name."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes as tokens, and 256 as the end. It has no control tokens in text."""
@@ -67,6 +72,9 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
 
 
 class ModelTokenizer:
@@ -109,6 +117,12 @@ class ModelTokenizer:
         text: str = self._plain.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def token_bytes(self, token_id: int) -> bytes:
+        if (added := self._added_texts.get(token_id)) is not None:
+            return added.encode()
+        token = self._plain.id_to_token(token_id)
+        return b"" if token is None else self._bytes_of(token)
+
     def _encode_by_pieces(self, text: str) -> list[int]:
         """What lies between added tokens, each apart: a system message is tokenized only once."""
         ids: list[int] = []
@@ -133,6 +147,14 @@ class ModelTokenizer:
             return tuple(self._plain.encode(text, add_special_tokens=False).ids)
 
         return remembered
+
+    @cached_property
+    def _added_texts(self) -> dict[int, str]:
+        return {id_: token for token, id_ in self._added_ids.items()}
+
+    @cached_property
+    def _bytes_of(self) -> Callable[[str], bytes]:
+        return token_bytes(self._definition)
 
     @cached_property
     def _added_ids(self) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Log-probabilities as the endpoints show them, tokens by their text and bytes."""
 
+import codecs
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ TokenBytes = Callable[[int], bytes]
 
 # JSON has no infinities; this is what the API gives for "as good as impossible".
 _IMPOSSIBLE = -9999.0
+# Characters that a tokenizer may have changed, before the next token is found in the text again.
+_MOST_SKIPPED = 8
 _ONE_HALF = math.log(0.5)
 
 
@@ -29,19 +32,16 @@ def text_logprobs(
     tokens: Sequence[TokenLogprob],
     names: TokenBytes,
     *,
+    text: str,
     alternatives: int,
 ) -> dict[str, Any]:
     """Lists beside each other, of the prompt's tokens (where it is echoed) and the answer's.
 
     Nothing predicts a prompt's first token: its logprob is None. The engines tell no alternatives
     of a prompt's token, so where the likeliest are asked for a token of over one half is its own,
-    and beside any other there is null.
+    and beside any other there is null. `text` is what the offsets point into.
     """
     raws = [names(id_) for id_, _ in prompt] + [names(token.token_id) for token in tokens]
-    offsets, at = [], 0
-    for raw in raws:
-        offsets.append(at)
-        at += len(_shown(raw))
     scores = [logprob for _, logprob in prompt] + [token.logprob for token in tokens]
     return {
         "tokens": [_distinct(raw) for raw in raws],
@@ -50,8 +50,26 @@ def text_logprobs(
             *(_certain(id_, logprob, names, alternatives) for id_, logprob in prompt),
             *(_tops(token, names) for token in tokens),
         ],
-        "text_offset": offsets,
+        "text_offset": _offsets(raws, text),
     }
+
+
+def _offsets(raws: Sequence[bytes], text: str) -> list[int]:
+    """Where each token begins in the text, in characters.
+
+    A character may take several tokens; a control token takes no place where the text leaves it
+    out, nor does a space that the tokenizer put before the first word.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    offsets, at = [], 0
+    for raw in raws:
+        offsets.append(at)
+        piece = decoder.decode(raw)
+        if piece and not text.startswith(piece, at) and text.startswith(piece[1:], at):
+            piece = piece[1:] if piece[0] == " " else piece
+        if piece and (found := text.find(piece, at, at + len(piece) + _MOST_SKIPPED)) >= 0:
+            offsets[-1], at = found, found + len(piece)
+    return offsets
 
 
 def _certain(

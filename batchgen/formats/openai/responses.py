@@ -39,6 +39,7 @@ class _Response(msgspec.Struct, kw_only=True):
     truncation: str = "disabled"
     usage: dict[str, Any]
     system_fingerprint: str | None
+    structured_output_error: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def response(answer: Answer) -> msgspec.Struct:
@@ -55,6 +56,7 @@ def response(answer: Answer) -> msgspec.Struct:
         output=_output(answer, choice, status),
         usage=_usage(answer.generation),
         system_fingerprint=answer.fingerprint,
+        structured_output_error=(msgspec.UNSET if choice.form_fault is None else choice.form_fault),
         **answer.request.mirrored,
     )
 
