@@ -30,6 +30,7 @@ from batchgen.engines.pipe import FramePipe, PipeClosed
 from batchgen.engines.protocol import (
     Applied,
     AskStats,
+    Busy,
     Cancel,
     Cancelled,
     Close,
@@ -77,6 +78,8 @@ class EngineClient:
         self._in_flight: set[int] = set()
         self._fault: HostDied | HostHung | None = None
         self._loaded = False
+        # How long the host may be silent: for a step, or for a load where it said so.
+        self._patience_s = self._load_timeout_s = step_timeout_s
         self._seen_step = 0
         self._last_sign = self._last_poll = time.monotonic()
         self._trail = Trail()
@@ -134,6 +137,7 @@ class EngineClient:
         raises is passed on, and the host is of no use any more. Raises LoadFailed with the engine's
         own message, HostDied, or HostHung after `timeout_s`.
         """
+        self._load_timeout_s = max(timeout_s, self._step_timeout_s)
         self._send(Load(spec=spec))
         answer = self._answer(timeout_s, while_waiting, "the engine was not loaded")
         if not isinstance(answer, Loaded):
@@ -202,14 +206,16 @@ class EngineClient:
         the host wrote before has been returned.
         """
         events: list[Event] = []
+        busy = False
         now = time.monotonic()
         if now - self._last_poll > self._step_timeout_s / 2:
             self._sign_of_life()  # This process was stopped or busy, and saw nothing: no judgement.
         if self._fault is None:
             if self._in_flight:
-                judged_at = self._last_sign + self._step_timeout_s
+                judged_at = self._last_sign + self._patience_s
                 timeout_s = min(timeout_s, max(0.001, judged_at - now))
             for frame in self._receive(timeout_s):
+                busy = isinstance(frame, Busy)
                 match frame:
                     case Outputs(finished=finished):
                         self._in_flight.difference_update(f.id for f in finished)
@@ -222,6 +228,8 @@ class EngineClient:
                     case Fatal(message=message):
                         self._died(message)
             self._watch(heard=bool(events))
+            if busy:
+                self._be_patient()
         self._last_poll = time.monotonic()
         if self._fault is not None and not events:
             raise self._fault
@@ -290,12 +298,19 @@ class EngineClient:
         step = self._trail.step()
         if heard or step != self._seen_step or not self._in_flight:
             self._seen_step = step
+            self._patience_s = self._step_timeout_s
             self._sign_of_life()
-        elif time.monotonic() - self._last_sign > self._step_timeout_s and self._fault is None:
+        elif time.monotonic() - self._last_sign > self._patience_s and self._fault is None:
             self._fault = HostHung(
-                f"the engine made no progress for {self._step_timeout_s:g} s and was ended"
+                f"the engine made no progress for {self._patience_s:g} s and was ended"
             )
             self.kill()
+
+    def _be_patient(self) -> None:
+        # The step that takes so long has begun: only the next one will show that it is over.
+        self._seen_step = self._trail.step()
+        self._patience_s = self._load_timeout_s
+        self._sign_of_life()
 
     def _sign_of_life(self) -> None:
         self._last_sign = time.monotonic()

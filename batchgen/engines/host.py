@@ -27,6 +27,7 @@ from batchgen.engines.breadcrumbs import TrailWriter
 from batchgen.engines.pipe import FramePipe, PipeClosed
 from batchgen.engines.protocol import (
     AskStats,
+    Busy,
     Cancel,
     Cancelled,
     Close,
@@ -40,6 +41,7 @@ from batchgen.engines.protocol import (
     LoadRefused,
     Outputs,
     Progress,
+    Rebuilding,
     Submit,
     ToHost,
 )
@@ -104,8 +106,19 @@ class Host:
     def _step(self) -> None:
         engine = self._loaded()
         self._trail.begin_step(engine.schedule())
-        self._note(engine.step())
+        try:
+            self._note(engine.step())
+        except Rebuilding as needed:
+            self._rebuild(needed)
         self._stepped = True
+
+    def _rebuild(self, needed: Rebuilding) -> None:
+        """Say that it takes long, before it does."""
+        self._note(needed.ended)
+        self._report()
+        self._pipe.send(Busy())
+        self._pipe.drain(timeout_s=5.0)
+        self._note(needed.go_on())
 
     def _note(self, ended: list[Finished]) -> None:
         if ended:

@@ -5,7 +5,7 @@ An engine runs alone in its host process (`host.py`); the supervisor speaks to i
 except for engines that only take text, which get the request's `body`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -106,6 +106,18 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     libraries: dict[str, str] = {}
 
 
+class Rebuilding(Exception):
+    """Raised by a step that has to load the engine's model anew before it can go on.
+
+    `ended` are the requests that ended so far; `go_on` does the rest, and returns what ended in it.
+    """
+
+    def __init__(self, ended: list[Finished], go_on: Callable[[], list[Finished]]) -> None:
+        super().__init__("the engine loads its model anew")
+        self.ended = ended
+        self.go_on = go_on
+
+
 class Engine(Protocol):
     """What every engine does. All calls come from one thread.
 
@@ -136,7 +148,10 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Finished]:
-        """One step of the running batch; returns those that ended. Called only with work there."""
+        """One step of the running batch; returns those that ended. Called only with work there.
+
+        Raises Rebuilding where it would take as long as a load.
+        """
         ...
 
     def has_work(self) -> bool: ...
@@ -220,10 +235,14 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class Busy(msgspec.Struct, frozen=True, tag=True):
+    """What comes next takes as long as a load: silence until then is no hang."""
+
+
 class Fatal(msgspec.Struct, frozen=True, tag=True):
     """The engine raised and is unusable; the host ends after this."""
 
     message: str
 
 
-FromHost = Identified | Loaded | LoadRefused | Outputs | Cancelled | Progress | Fatal
+FromHost = Identified | Loaded | LoadRefused | Outputs | Cancelled | Progress | Busy | Fatal

@@ -280,3 +280,59 @@ def test_closing_a_host_that_does_not_listen_ends_it(start):
     client.close(timeout_s=0.2)
     assert time.monotonic() - started < 5
     assert not psutil.pid_exists(client.pid)
+
+
+# A host whose engine loads its model anew in its third step, for as long as its prompt says.
+_REBUILDING_HOST = """
+import threading
+from batchgen.engines import host
+from batchgen.engines.protocol import Rebuilding
+from batchgen.engines.simulated.engine import SimulatedEngine
+
+class Rebuilt(SimulatedEngine):
+    steps = 0
+
+    def submit(self, requests):
+        self.long_s = float(bytes(requests[0].prompt_ids).decode())
+        return super().submit(requests)
+
+    def step(self):
+        self.steps += 1
+        if self.steps != 3:
+            return super().step()
+        raise Rebuilding([], self.rebuild)
+
+    def rebuild(self):
+        threading.Event().wait(self.long_s)
+        return super().step()
+
+class RebuildingHost(host.Host):
+    def __init__(self, pipe, trail, *_):
+        super().__init__(pipe, trail, lambda spec: Rebuilt())
+
+host.Host = RebuildingHost
+raise SystemExit(host.main())
+"""
+
+
+@pytest.fixture
+def start_rebuilding(start, tmp_path):
+    script = tmp_path / "rebuilding.py"
+    script.write_text(_REBUILDING_HOST)
+    return lambda **options: start(command=[sys.executable, str(script)], **options)
+
+
+def test_an_engine_that_says_that_it_loads_anew_is_not_taken_for_a_hung_one(start_rebuilding):
+    client = start_rebuilding(step_timeout_s=0.4)
+    client.load(SimulatedSpec(step_s=0.001), timeout_s=30.0)
+    client.submit([request(1, "1.2", max_tokens=8)])
+    assert collect(client, 1)[1].generation is not None
+
+
+def test_an_engine_that_loads_anew_for_longer_than_a_load_may_take_is_ended(start_rebuilding):
+    client = start_rebuilding(step_timeout_s=0.1)
+    client.load(SimulatedSpec(step_s=0.001), timeout_s=5.0)
+    client.submit([request(1, "600", max_tokens=8)])
+    _, error = until_it_ends(client)
+    assert isinstance(error, HostHung)
+    assert "5 s" in str(error)

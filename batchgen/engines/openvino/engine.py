@@ -31,7 +31,7 @@ from batchgen.engines.openvino.loading import LoadedPipeline, load_pipeline
 from batchgen.engines.openvino.refusals import refusal
 from batchgen.engines.openvino.speculation import accepted_tokens, drafted_tokens
 from batchgen.engines.process import rss_bytes
-from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
+from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished, Rebuilding
 from batchgen.engines.spec import EngineSpec, OpenVinoSpec
 
 _RUNNING = genai.GenerationStatus.RUNNING
@@ -121,7 +121,7 @@ class OpenVinoEngine:
         ended += [self._finish(live) for live, is_ in left if is_ == _FINISHED]
         ignored = [live for live, is_ in left if is_ != _FINISHED]
         if ignored:
-            ended += self._start_over(ignored)
+            raise Rebuilding(ended, lambda: self._start_over(ignored))
         return ended
 
     def has_work(self) -> bool:
