@@ -15,6 +15,7 @@ from batchgen.engines.spec import OpenVinoSpec
 from tests.cli.shell import Shell
 from tests.house import MODELS
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "models.yaml"
 TARGET, DRAFT = MODELS / "orders-qwen3-2m-ov", MODELS / "orders-qwen3-1m-ov"
 FLAGS_OF_OPENVINO_SERVERS = """
     --max-num-batched-tokens --max-num-seqs --num-kv-blocks --cache-size
@@ -253,3 +254,9 @@ def test_a_job_overrides_settings_and_is_told_what_cannot_work(
     (session,) = manifest["sessions"]
     applied = session["applied"]["config"]["scheduler_config"]
     assert (applied["max_num_seqs"], applied["num_kv_blocks"]) == (3, 64)
+
+
+def test_the_example_declares_models_that_are_there(stack: Shell) -> None:
+    done = stack("model", "diff", EXAMPLE)
+    assert done.code == 0, done.err
+    assert "it would be: 3 added" in done.out
