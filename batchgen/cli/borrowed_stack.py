@@ -87,6 +87,7 @@ def _start(settings: "Settings", *, quiet: bool) -> None:
         running = up_detached(settings)
     except (KeyboardInterrupt, Ended):
         down(settings)  # it is in a session of its own: no signal to us has reached it
+        note("stopped the stack")
         raise
     for warning in running.warnings:
         note(f"warning: {warning}")

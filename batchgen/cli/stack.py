@@ -69,13 +69,15 @@ def up(
     if detach:
         from batchgen.local.credentials import credentials_path
         from batchgen.local.detached import up_detached
+        from batchgen.local.loan import is_orphaned
         from batchgen.local.state import status
 
         already = status(settings)
         if already is not None:
+            left = ", left by a command that was killed" if is_orphaned(settings) else ""
             raise StackError(
                 f"a stack is up on {settings.data_dir} ({already.api_url or 'starting'}, process "
-                f"{already.pid}): `batchgen down{data_dir_flag(settings)}` stops it, another "
+                f"{already.pid}{left}): `batchgen down{data_dir_flag(settings)}` stops it, another "
                 "--data-dir makes another"
             )
         is_first = not credentials_path(settings).exists()

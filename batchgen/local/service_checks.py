@@ -15,6 +15,7 @@ from batchgen.local.broker_check import broker_check
 from batchgen.local.check import Check
 from batchgen.local.child import answers_200
 from batchgen.local.credentials import read_credentials
+from batchgen.local.loan import is_orphaned
 from batchgen.settings import Settings
 from batchgen.storage.migrate import is_current
 from batchgen.storage.objects import ObjectStore
@@ -60,6 +61,7 @@ def stack(settings: Settings, running: state.StackState | None) -> Check:
     dead = [part.name for part in running.parts if not part.alive]
     restarts = {part.name: part.restarts for part in running.parts if part.restarts}
     words = [f"process {running.pid} at {running.api_url or '(starting)'}"]
+    words += ["left by a command that was killed"] if is_orphaned(settings) else []
     words += [f"down: {', '.join(dead)}"] if dead else []
     words += [f"started again: {', '.join(f'{k} {v}x' for k, v in restarts.items())}"] * bool(
         restarts

@@ -171,6 +171,7 @@ def test_the_stack_of_a_run_that_was_killed_is_taken_over_and_stopped_by_the_nex
     try:
         (job,) = mine("list", "--json").json()
         assert job["state"] == "running"
+        assert "left by a command that was killed" in mine("up", "-d").err
         out = tmp_path / "out.jsonl"
         done = mine("run", source, "-m", "slow", "-o", out, timeout_s=120)
         assert done.code == 0, done.err
