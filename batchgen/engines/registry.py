@@ -5,6 +5,7 @@ from typing import cast
 
 from batchgen.domain.outcomes import Failed
 from batchgen.domain.requests import Endpoint, SamplingParams
+from batchgen.engines.openvino import kv_size as openvino_kv_size
 from batchgen.engines.openvino import lint as openvino_lint
 from batchgen.engines.openvino import refusals as openvino
 from batchgen.engines.openvino.lint_embedding import embedding_faults
@@ -35,6 +36,17 @@ def spec_faults(spec: EngineSpec) -> list[str]:
             return list(embedding_faults(spec))
         case SimulatedSpec():
             return simulated.faults(spec)
+
+
+def memory_fault(spec: EngineSpec, memory_bytes: int | None) -> str | None:
+    """Why an engine cannot fit into a device of so much memory; None where it may, or is not
+    known.
+    """
+    match spec:
+        case OpenVinoSpec():
+            return openvino_kv_size.memory_fault(spec, memory_bytes)
+        case SimulatedSpec():
+            return None
 
 
 def spec_warnings(spec: EngineSpec) -> list[str]:

@@ -11,7 +11,7 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Device, Model
 from batchgen.engines.fingerprint import fingerprint
-from batchgen.engines.registry import spec_faults
+from batchgen.engines.registry import memory_fault, spec_faults, spec_warnings
 from batchgen.engines.spec import (
     EngineSpec,
     OpenVinoSpec,
@@ -161,7 +161,7 @@ def warnings(tx: Connection, settings: Settings, model: Model) -> list[str]:
 
 def remarks(spec: EngineSpec, device: str | None, pool: str, live: Sequence[Device]) -> list[str]:
     """What of the fleet and the model's files is not as one might think."""
-    out = placement.remarks(spec, device, pool, live)
+    out = [*spec_warnings(spec), *placement.remarks(spec, device, pool, live)]
     for directory in model_content.directories(spec).values():
         out += code_that_is_not_run(directory)
     return out
@@ -183,6 +183,7 @@ def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved
     spec = decode_spec(_merged(model.spec, overrides))
     placement.place(spec, None, model.pool, ())
     _refuse_faults(spec)
+    _refuse_too_large(tx, spec, model)
     spec = model_content.pinned(spec, model)
     return Resolved(model=model, spec=spec, fingerprint=fingerprint(spec))
 
@@ -221,6 +222,15 @@ def _refuse_faults(spec: EngineSpec) -> None:
     faults = spec_faults(spec)
     if faults:
         raise InvalidRequest("; ".join(faults), code="unusable_engine", param="engine")
+
+
+def _refuse_too_large(tx: Connection, spec: EngineSpec, model: Model) -> None:
+    """What fits into no device that could serve it, where they have told their memory."""
+    if isinstance(spec, OpenVinoSpec) and spec.device not in (None, model.device):
+        return  # an engine over several devices, or over another than its worker's
+    largest = devices.largest_memory_bytes(tx, model.pool, model.device)
+    if (fault := memory_fault(spec, largest)) is not None:
+        raise InvalidRequest(fault, code="unusable_engine", param="engine")
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,6 +159,27 @@ def open_session(
             monotonic_ns=monotonic_ns,
         )
     )
+    memory_bytes = applied.get("config", {}).get("device_memory_bytes")
+    if memory_bytes is not None:
+        # An engine over several devices tells of all of them together.
+        tx.execute(
+            update(devices)
+            .where(devices.c.id == device_id, devices.c.device == applied["device"])
+            .values(memory_bytes=memory_bytes)
+        )
+
+
+def largest_memory_bytes(tx: Connection, pool: str, device: str | None) -> int | None:
+    """The memory of the largest device that serves the pool's jobs for `device` (None: for any).
+
+    None where there is no such device, or one of them has not told yet.
+    """
+    fitting = [devices.c.pool == pool, devices.c.state != "stopped"]
+    if device is not None:
+        fitting.append(devices.c.device == device)
+    sizes = tx.execute(select(devices.c.memory_bytes).where(*fitting)).scalars().all()
+    known = [size for size in sizes if size is not None]
+    return max(known) if known and len(known) == len(sizes) else None
 
 
 def close_session(

@@ -278,6 +278,8 @@ devices = Table(
     Column("state", Text, nullable=False),
     Column("detail", Text),
     Column("session_id", Text),
+    # Of its memory, as the last engine that was loaded on it told.
+    Column("memory_bytes", BigInteger),
     # Fingerprints of engines that this worker has tried to load and could not.
     Column("unfit", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_NOW),

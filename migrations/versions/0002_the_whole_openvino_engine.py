@@ -18,6 +18,7 @@ def _now(name: str) -> sa.Column[object]:
 
 def upgrade() -> None:
     _model_checks()
+    op.add_column("devices", sa.Column("memory_bytes", sa.BigInteger(), nullable=True))
     # What lay in a model's directories when it was registered.
     op.add_column("models", sa.Column("draft_content_hash", sa.Text(), nullable=True))
     op.add_column("models", sa.Column("seal", postgresql.JSONB(), nullable=True))
@@ -105,6 +106,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_column("models", "seal")
     op.drop_column("models", "draft_content_hash")
+    op.drop_column("devices", "memory_bytes")
     op.drop_table("model_checks")
     op.add_column("segments", sa.Column("session_id", sa.Text(), nullable=True))
     op.create_foreign_key(

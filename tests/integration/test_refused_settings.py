@@ -43,3 +43,26 @@ def test_what_a_job_overrides_is_judged_together_with_its_models_settings(
     house.register("orders", engine="openvino", path=str(DRAFT))
     with pytest.raises(InvalidRequest, match=reason):
         house.submit(chat_lines(1, model="orders"), model="orders", overrides=overrides)
+
+
+def test_a_kv_cache_beyond_the_memory_of_every_device_is_refused_once_they_have_told_it(
+    house: House,
+) -> None:
+    pytest.importorskip("openvino_genai")
+    house.register("orders", engine="openvino", path=str(DRAFT))
+    huge = {"scheduler_config": {"cache_size": 1_000_000}}
+    first = house.run(chat_lines(1, model="orders"), model="orders")
+    assert first.counts.completed == 1
+    worker = house.worker()
+    try:
+        with pytest.raises(InvalidRequest, match=r"1,073,741\.8 GB, the device has .* lower"):
+            house.submit(chat_lines(1, model="orders"), model="orders", overrides=huge)
+        house.submit(chat_lines(1, model="orders"), model="orders")
+        # Another device, which has not told, may be larger.
+        other = house.worker(device="GPU.0")
+        try:
+            house.submit(chat_lines(1, model="orders"), model="orders", overrides=huge)
+        finally:
+            other.leave()
+    finally:
+        worker.leave()
