@@ -1,7 +1,6 @@
 """What a model directory says about its model, and the content hash of what is in it."""
 
 import contextlib
-import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -15,6 +14,8 @@ from batchgen.domain.errors import LoadFailed
 _CHUNK_BYTES = 4 << 20
 _HASHED = ("*.xml", "*.bin", "tokenizer.json", "*config.json", "chat_template.jinja")
 _HASH_FILE = "batchgen-hashes.json"
+# What this process knows of files, by their seals: read or found noted, they are not read again.
+_digests: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
     for path in files:
         stat = path.stat()
         seal = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-        before = known.get(path.name)
-        fresh = before is None or before[0] != seal
-        hashes[path.name] = [seal, _file_hash(path, seal)] if fresh or before is None else before
+        its_seal, noted = known.get(path.name, ("", ""))
+        if seal not in _digests:
+            _digests[seal] = noted if its_seal == seal else _file_hash(path)
+        hashes[path.name] = [seal, _digests[seal]]
     if note is not None and hashes != known:
         # Another host may write the same note: a broken one is read as none. Where it cannot be
         # written the next process reads the files again.
@@ -109,11 +111,16 @@ def _read_note(note: Path | None) -> dict[str, list[str]]:
         known = {} if note is None else json.loads(note.read_text())
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {
+        name: entry
+        for name, entry in known.items()
+        if isinstance(entry, list) and list(map(type, entry)) == [str, str]
+    }
 
 
-@functools.cache
-def _file_hash(path: Path, seal: str) -> str:  # noqa: ARG001 - a changed file has another seal
+def _file_hash(path: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
