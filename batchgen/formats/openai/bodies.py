@@ -185,6 +185,7 @@ _NEUTRAL_ANYWHERE: Mapping[str, tuple[Any, ...]] = {
 NEUTRAL: Mapping[type[Body], Mapping[str, tuple[Any, ...]]] = {
     ChatBody: {
         **_NEUTRAL_ANYWHERE,
+        "echo": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),

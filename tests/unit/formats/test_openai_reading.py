@@ -128,6 +128,23 @@ def test_chat_logprobs_are_asked_for_by_logprobs(
     assert chat(**body).sampling.logprobs == expected
 
 
+def test_an_echoed_prompt_may_be_all_that_is_asked_for() -> None:
+    found = request(TEXT, {"prompt": "Once", "echo": True, "logprobs": 1, "max_tokens": 0})
+    assert found.sampling == SamplingParams(echo=True, logprobs=1, max_tokens=0)
+    assert found.sampling.scores_prompt
+    assert not request(TEXT, {"prompt": "Once", "echo": True}).sampling.scores_prompt
+
+
+@pytest.mark.parametrize("body", [{"max_tokens": 0}, {"max_tokens": 0, "echo": False}])
+def test_no_tokens_at_all_are_refused_without_an_echo(body: dict[str, Any]) -> None:
+    assert failure(TEXT, {"prompt": "a"} | body) == ("integer_below_min_value", "max_tokens")
+
+
+def test_a_default_length_is_a_bound_of_min_tokens_too() -> None:
+    assert request(TEXT, {"prompt": "a", "min_tokens": 16}).sampling.min_tokens == 16
+    assert failure(TEXT, {"prompt": "a", "min_tokens": 17})[1] == "min_tokens"
+
+
 def test_completion_logprobs_are_a_number() -> None:
     assert request(TEXT, {"prompt": "x", "logprobs": 0}).sampling.logprobs == 0
     assert failure(TEXT, {"prompt": "x", "logprobs": 6}) == ("integer_above_max_value", "logprobs")

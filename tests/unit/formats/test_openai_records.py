@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,16 +123,58 @@ def test_chat_logprobs_carry_each_tokens_bytes() -> None:
 
 def test_completion_logprobs_are_lists_beside_each_other() -> None:
     found = body(
-        Endpoint.COMPLETIONS, generation("x", logprobs=LOGPROBS), token_bytes=BYTES.__getitem__
+        Endpoint.COMPLETIONS, generation("Hel😀", logprobs=LOGPROBS), token_bytes=BYTES.__getitem__
     )
     typed = Completion.model_validate(found, strict=True)
     logprobs = typed.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens == ["Hel", "bytes:\\xf0\\x9f", "bytes:\\x98\\x80"]
     assert logprobs.token_logprobs == [-0.25, -0.5, -9999.0]
-    assert logprobs.text_offset == [0, 3, 4]
+    assert logprobs.text_offset == [0, 3, 3]
     assert logprobs.top_logprobs is not None
     assert logprobs.top_logprobs[0] == {"Hel": -0.25, "lo": -2.0}
+
+
+def scored(text: str, prompt: dict[int, bytes], **sampling: Any) -> dict[str, Any]:
+    """The logprobs of an echoed prompt and one more token, `!`."""
+    names = prompt | {99: b"!"}
+    last = TokenLogprob(99, -0.5, ((99, -0.5),) if sampling["logprobs"] else ())
+    choice = Choice((99,), FinishReason.LENGTH, text, logprobs=(last,))
+    scores = (None, *(-0.125 * 4**i for i in range(len(prompt) - 1)))
+    made = Generation((choice,), len(prompt), 0, 1, Timings(0), prompt_logprobs=scores)
+    asked = replace(request(), sampling=SamplingParams(echo=True, **sampling))
+    line = output_line(
+        asked, made, model="m", created=0, token_bytes=names.__getitem__, prompt_ids=[*prompt]
+    )
+    found = record(line)["response"]["body"]
+    assert found["choices"][0]["text"] == text
+    logprobs = found["choices"][0]["logprobs"]
+    assert isinstance(logprobs, dict)
+    return logprobs
+
+
+def test_an_echoed_prompt_has_its_logprobs_before_the_answers() -> None:
+    found = scored("to be sure!", {1: b"to", 2: b" be", 3: b" sure"}, logprobs=0)
+    assert found == {
+        "tokens": ["to", " be", " sure", "!"],
+        "token_logprobs": [None, -0.125, -0.5, -0.5],
+        "top_logprobs": [None, {" be": -0.125}, {" sure": -0.5}, {"!": -0.5}],
+        "text_offset": [0, 2, 5, 10],
+    }
+
+
+def test_a_prompts_token_is_called_the_likeliest_only_where_no_other_can_be() -> None:
+    names = {1: b"to", 2: b" be", 3: b" or", 4: b" not"}
+    found = scored("to be or not!", names, logprobs=1)
+    assert found["token_logprobs"] == [None, -0.125, -0.5, -2.0, -0.5]
+    assert found["top_logprobs"] == [None, {" be": -0.125}, {" or": -0.5}, None, {"!": -0.5}]
+
+
+def test_what_is_not_in_the_text_takes_no_place_in_it() -> None:
+    names = {1: b"<s>", 2: b" Hi", 3: b"\xf0\x9f", 4: b"\x98\x80", 5: b"<e>"}
+    found = scored("Hi😀!", names, logprobs=0)
+    assert found["tokens"] == ["<s>", " Hi", "bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "<e>", "!"]
+    assert found["text_offset"] == [0, 0, 2, 2, 3, 3]
 
 
 def test_undecoded_choices_and_logprobs_without_bytes_are_a_programming_error() -> None:
