@@ -45,7 +45,7 @@ def memory_fault(spec: EngineSpec, memory_bytes: int | None) -> str | None:
     match spec:
         case OpenVinoSpec():
             return openvino_kv_size.memory_fault(spec, memory_bytes)
-        case SimulatedSpec():
+        case OpenVinoEmbeddingSpec() | SimulatedSpec():
             return None
 
 

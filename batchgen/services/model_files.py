@@ -20,20 +20,8 @@ _SHOWN = 3
 
 def model_directory(given: str, settings: Settings, *, holds: str, param: str = "path") -> Path:
     """The directory, resolved. Raises InvalidRequest with the reason and the mend."""
-    if "\0" in given:
-        raise InvalidRequest("a path must not hold the character NUL", param=param)
-    path = Path(given).expanduser()
-    if not path.is_absolute():
-        raise InvalidRequest(f"model path '{given}' must be absolute", param=param)
-    path = path.resolve()
-    roots = [Path(root).resolve() for root in settings.model_roots.split(":") if root]
-    if roots and not _is_under(path, roots):
-        raise InvalidRequest(
-            f"model path '{given}' is not under an allowed root ({', '.join(map(str, roots))}); "
-            "BATCHGEN_MODEL_ROOTS of the server names them",
-            param=param,
-        )
-    if _is_under(path, _NEVER) or not path.is_dir():
+    path, roots = _allowed(given, settings, param)
+    if not path.is_dir():
         raise InvalidRequest(f"model path '{given}' is no directory on the server", param=param)
     if not (path / holds).is_file():
         raise InvalidRequest(
@@ -49,6 +37,38 @@ def model_directory(given: str, settings: Settings, *, holds: str, param: str = 
             )
     _refuse_pickles(path, given, param)
     return path
+
+
+def adapter_file(given: str, settings: Settings, *, param: str) -> Path:
+    """A LoRA adapter's file, resolved. Raises InvalidRequest with the reason and the mend."""
+    path, _ = _allowed(given, settings, param)
+    if not path.is_file() or path.suffix.lower() != ".safetensors":
+        raise InvalidRequest(
+            f"LoRA adapter '{given}' is no .safetensors file on the server (in PEFT's directories: "
+            "adapter_model.safetensors)",
+            param=param,
+        )
+    return path
+
+
+def _allowed(given: str, settings: Settings, param: str) -> tuple[Path, list[Path]]:
+    """The path, resolved, and the roots. Raises InvalidRequest where it is outside of them."""
+    if "\0" in given:
+        raise InvalidRequest("a path must not hold the character NUL", param=param)
+    path = Path(given).expanduser()
+    if not path.is_absolute():
+        raise InvalidRequest(f"model path '{given}' must be absolute", param=param)
+    path = path.resolve()
+    roots = [Path(root).resolve() for root in settings.model_roots.split(":") if root]
+    if roots and not _is_under(path, roots):
+        raise InvalidRequest(
+            f"model path '{given}' is not under an allowed root ({', '.join(map(str, roots))}); "
+            "BATCHGEN_MODEL_ROOTS of the server names them",
+            param=param,
+        )
+    if _is_under(path, _NEVER):
+        raise InvalidRequest(f"model path '{given}' is no directory on the server", param=param)
+    return path, roots
 
 
 def code_that_is_not_run(model_dir: Path) -> list[str]:

@@ -14,6 +14,7 @@ from batchgen.engines.fingerprint import fingerprint
 from batchgen.engines.registry import memory_fault, spec_faults, spec_warnings
 from batchgen.engines.spec import (
     EngineSpec,
+    OpenVinoEmbeddingSpec,
     OpenVinoSpec,
     SimulatedSpec,
     decode_spec,
@@ -21,7 +22,7 @@ from batchgen.engines.spec import (
 )
 from batchgen.services import model_content, placement
 from batchgen.services.model_content import Content
-from batchgen.services.model_files import code_that_is_not_run, model_directory
+from batchgen.services.model_files import adapter_file, code_that_is_not_run, model_directory
 from batchgen.settings import Settings
 from batchgen.storage import devices, models
 from batchgen.storage.session import Database
@@ -31,7 +32,7 @@ _POOL = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 # What only the server decides.
 _DERIVED = ("cache_dir", "content_hash", "draft.content_hash")
 # What only a registration decides: a job names nothing on the machines.
-_REGISTERED = ("engine", "path", "device", "draft.path")
+_REGISTERED = ("engine", "path", "device", "draft.path", "lora.path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,12 @@ def _with_checked_paths(spec: EngineSpec, settings: Settings) -> EngineSpec:
                     spec.draft.path, settings, holds="openvino_model.xml", param="draft.path"
                 )
                 changed["draft"] = {**encode_spec(spec)["draft"], "path": str(draft)}
+            if spec.lora is not None:
+                lora = adapter_file(spec.lora.path, settings, param="lora.path")
+                changed["lora"] = {**encode_spec(spec)["lora"], "path": str(lora)}
+        case OpenVinoEmbeddingSpec():
+            path = model_directory(spec.path, settings, holds="openvino_model.xml")
+            changed = {"path": str(path)}
         case SimulatedSpec():
             if spec.path is None:
                 return spec

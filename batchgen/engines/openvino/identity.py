@@ -62,7 +62,17 @@ def _graph(spec: OpenVinoSpec) -> dict[str, Json]:
         "sparse": (sparse.mode if sparse else None) or "default" if is_sparse else None,
         "model": _stamp(Path(spec.path)),
         "draft": None if draft is None else _stamp(Path(draft.path)),
+        "lora": None
+        if spec.lora is None
+        else f"{spec.lora.alpha} {_stamp_of(Path(spec.lora.path))}",
     }
+
+
+def _stamp_of(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        stat = path.stat()
+        return f"{path} {stat.st_size} {stat.st_mtime_ns}"
+    return str(path)
 
 
 def _stamp(model_dir: Path) -> str:

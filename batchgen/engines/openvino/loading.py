@@ -18,6 +18,7 @@ from batchgen.engines.openvino.device import apply_properties, memory_bytes, phy
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
 from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS, memory_fault
 from batchgen.engines.openvino.lint import faults
+from batchgen.engines.openvino.lora import check_lora
 from batchgen.engines.openvino.model_dir import (
     ModelFacts,
     content_hash,
@@ -73,6 +74,9 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         given["draft_model"] = _draft(core, spec.draft, model_dir, device, properties, kept=kept)
     if spec.prompt_lookup is not None:
         given["prompt_lookup"] = True
+    lora = None if spec.lora is None else check_lora(spec.lora, model_dir)
+    if lora is not None:
+        given["adapters"] = lora.config()
     compiling = time.monotonic()
     try:
         pipeline = genai.ContinuousBatchingPipeline(str(model_dir), config, device, given)
@@ -101,6 +105,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
             "draft": None
             if spec.draft is None
             else _draft_as_applied(spec.draft, device, held.asked),
+            "lora": None if lora is None else lora.applied(),
             "prompt_lookup": None
             if spec.prompt_lookup is None
             else {
