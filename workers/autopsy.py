@@ -11,6 +11,7 @@ import structlog
 
 from batchgen.domain.errors import EngineError, HostDied, HostHung, Unavailable
 from batchgen.domain.outcomes import Failed
+from batchgen.engines.client import EngineClient
 from batchgen.engines.suspects import Death, Investigation, Probe, Suspicions, death_of
 from batchgen.storage import job_events, suspects
 from workers.context import Context
@@ -113,10 +114,9 @@ class Autopsy:
         if client is None:
             raise EngineError("the engine is not loaded")
         self._strike(item)
-        until = client.steps() + probe.steps
         request_id = self._run_one(item)
         try:
-            while client.in_flight and client.steps() < until:
+            while client.in_flight and _steps_of(client, request_id) < probe.steps:
                 self._hear(_POLL_S)
                 self._keep_alive()
         except (HostDied, HostHung) as death:
@@ -154,3 +154,9 @@ class Autopsy:
                     job_events.record(tx, job_id, "engine_died", data)
         except Unavailable:
             return
+
+
+def _steps_of(client: EngineClient, request_id: int) -> int:
+    """How many steps the engine has begun to work on a request; none while it only waits."""
+    crumbs = client.breadcrumbs()
+    return crumbs.age(request_id) if request_id in crumbs.live else 0
