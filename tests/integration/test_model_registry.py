@@ -319,3 +319,18 @@ def test_devices_that_nobody_serves_are_named_with_those_that_are_there(house: H
         other.leave()
     assert "serves GPU.0: its jobs wait for one; there are: CPU, GPU.1" in nobody
     assert unserved == "GPU.0 is served by no live worker; there are: CPU, GPU.1"
+
+
+def test_a_machine_with_other_files_serves_no_line_of_the_job(house: House, copy: Copy) -> None:
+    directory = copy()
+    add(house, directory, runtime_config={"INFERENCE_NUM_THREADS": 1})
+    job = house.queue(chat_lines(2, model="m"))
+    (directory / "generation_config.json").write_text("{}")
+    worker = house.worker()
+    try:
+        worker.serve()
+    finally:
+        worker.leave()
+    house.finalize(job.id)
+    assert house.codes(job.id) == {"r0": "engine_load_failed", "r1": "engine_load_failed"}
+    assert "other files here than were registered" in json.dumps(house.errors(job.id))
