@@ -13,26 +13,50 @@ def refusal(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
 
 
 def _lacking(spec: OpenVinoSpec, sampling: SamplingParams) -> Failed | None:
-    greedy = sampling.temperature == 0
-    generates = sampling.max_tokens != 0
+    refused = _without_effect(sampling)
+    if refused is None and sampling.scores_prompt:
+        refused = _unscored(spec)
+    if refused is None and spec.draft is not None:
+        refused = _with_draft(sampling)
+    if refused is None and sampling.grammar is not None:
+        refused = _with_grammar(sampling, sampling.grammar.param)
+    return refused
+
+
+def _without_effect(sampling: SamplingParams) -> Failed | None:
+    """What the pipeline would take, and not do."""
+    greedy, generates = sampling.temperature == 0, sampling.max_tokens != 0
     if sampling.logprobs is not None and (
-        sampling.logprobs > 1 or (sampling.logprobs == 1 and generates and not greedy)
+        sampling.logprobs > 1
+        or (sampling.logprobs == 1 and generates and not _takes_the_likeliest(sampling))
     ):
         return _lacks(
             "openvino-genai reports one logprob a token, the chosen one's: no alternatives "
-            "(one is possible with temperature 0).",
+            "(one is possible with temperature 0 where nothing else has a say in the choice: no "
+            "penalty, no min_tokens, no grammar).",
             "top_logprobs",
         )
     if sampling.n > 1 and (greedy or not generates):
         why = "With temperature 0" if generates else "Without generated tokens"
         return _lacks(f"{why} all n choices would be the same.", "n")
-    if sampling.scores_prompt and (unscored := _unscored(spec)) is not None:
-        return unscored
-    if spec.draft is not None and (refused := _with_draft(sampling)) is not None:
-        return refused
-    if sampling.grammar is not None:
-        return _with_grammar(sampling, sampling.grammar.param)
+    if sampling.min_tokens and sampling.stop:
+        return _lacks(
+            "openvino-genai holds back end tokens until there are min_tokens, but no stop strings.",
+            "min_tokens",
+        )
     return None
+
+
+def _takes_the_likeliest(sampling: SamplingParams) -> bool:
+    """Logprobs are of what the model says, before penalties and what is forbidden."""
+    penalties = (sampling.presence_penalty, sampling.frequency_penalty)
+    return (
+        sampling.temperature == 0
+        and penalties == (0, 0)
+        and sampling.repetition_penalty == 1
+        and sampling.min_tokens == 0
+        and sampling.grammar is None
+    )
 
 
 def _with_draft(sampling: SamplingParams) -> Failed | None:
