@@ -19,6 +19,7 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.requests import Grammar, GrammarKind, ToolChoice
 
 _decoder = json.JSONDecoder()
+_ABSENT = msgspec.Raw()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Tags:
 
 class _WrittenCall(msgspec.Struct):
     name: str
-    arguments: msgspec.Raw | None = None
-    parameters: msgspec.Raw | None = None
+    arguments: msgspec.Raw = _ABSENT
+    parameters: msgspec.Raw = _ABSENT
 
 
 def call_grammar(written: ToolFormat, choice: ToolChoice) -> Grammar | None:
@@ -135,8 +136,8 @@ def read_call(text: str, at: int, names: Collection[str]) -> tuple[Call, int] | 
         return None
     try:
         call = msgspec.json.decode(text[at : value[1]], type=_WrittenCall)
-        raw = call.arguments if call.arguments is not None else call.parameters
-        arguments = "{}" if raw is None else bytes(raw).decode()
+        raw = bytes(call.arguments) or bytes(call.parameters)
+        arguments = raw.decode() or "{}"
         if arguments.startswith('"'):  # some models write the object as a text
             arguments = msgspec.json.decode(arguments, type=str)
         msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])

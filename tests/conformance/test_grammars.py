@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_an_ebnf_grammar_is_kept_to(plain: Loaded) -> None:
     ],
     ids=["draft", "lookup"],
 )
-def test_speculation_keeps_to_the_form_as_well(speculation: dict[str, object]) -> None:
+def test_speculation_keeps_to_the_form_as_well(speculation: dict[str, Any]) -> None:
     loaded = load(openvino_spec(**speculation))
     try:
         texts = ended(loaded, orders(loaded, regex(TICKET)))
@@ -181,7 +182,7 @@ def test_a_cancelled_request_does_not_wait_for_its_grammar(plain: Loaded) -> Non
     ],
 )
 def test_what_contradicts_a_form_is_refused(
-    plain: Loaded, sampling: dict[str, object], param: str
+    plain: Loaded, sampling: dict[str, Any], param: str
 ) -> None:
     (result,) = plain.run(plain.request(grammar=regex("a+"), **sampling))
     assert isinstance(result, Failed)
