@@ -23,10 +23,11 @@ from batchgen.domain.errors import (
     UserError,
 )
 from batchgen.domain.ids import LeaseToken
-from batchgen.domain.outcomes import Failed, Generation
-from batchgen.domain.requests import ChatPrompt, SamplingParams, TextPrompt
+from batchgen.domain.outcomes import Embedding, Failed, Generation
+from batchgen.domain.requests import ChatPrompt, Endpoint, SamplingParams, TextPrompt
 from batchgen.engines.client import EngineClient
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Outputs, Progress
+from batchgen.engines.registry import endpoints
 from batchgen.engines.spec import EngineSpec, decode_spec
 from batchgen.storage import model_checks
 from workers.context import Context
@@ -99,16 +100,18 @@ class ModelCheck:
         encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
         sampling = SamplingParams(temperature=0.0, max_tokens=self._claimed.max_tokens)
         request = _request(encoder, self._claimed.prompt, sampling, applied)
-        generation = self._generated(client, request)
+        if Endpoint.EMBEDDINGS in endpoints(spec):
+            request = msgspec.structs.replace(request, texts=[self._claimed.prompt])
+        made = self._made(client, request)
         self._resident.ran_well()
         return {
             "device": self._record.id,
             "applied": msgspec.to_builtins(applied),
             "stats": msgspec.to_builtins(self._stats(client)),
-            "generation": _told(encoder, request, generation),
+            "generation": _told(encoder, request, made),
         }
 
-    def _generated(self, client: EngineClient, request: EngineRequest) -> Generation:
+    def _made(self, client: EngineClient, request: EngineRequest) -> Generation | Embedding:
         client.submit([request])
         self._resident.submitted += 1
         while True:
@@ -185,8 +188,14 @@ def _request(
     return EngineRequest(id=1, prompt_ids=ids, sampling=replace(sampling, max_tokens=limit))
 
 
-def _told(encoder: PromptEncoder, request: EngineRequest, generation: Generation) -> dict[str, Any]:
-    """What was generated, and how fast (one request alone, so no measure of throughput)."""
+def _told(
+    encoder: PromptEncoder, request: EngineRequest, made: Generation | Embedding
+) -> dict[str, Any]:
+    """What was made, and how fast (one request alone, so no measure of throughput)."""
+    if isinstance(made, Embedding):
+        none = ("finish_reason", "ttft_ms", "tpot_ms", "text")
+        return {"prompt_tokens": made.n_in, "output_tokens": 0, **dict.fromkeys(none)}
+    generation = made
     (choice,) = generation.choices
     times = generation.timings
     begun = times.t_adm or times.t_enq

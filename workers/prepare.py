@@ -3,6 +3,7 @@ records.
 """
 
 import time
+from abc import ABC, abstractmethod
 from array import array
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
-from batchgen.domain.outcomes import Choice, Failed, Generation
-from batchgen.domain.requests import GenerationRequest, SamplingParams, TextPrompt
+from batchgen.domain.outcomes import Choice, Embedding, Failed, Generation
+from batchgen.domain.requests import EmbeddingInput, GenerationRequest, SamplingParams, TextPrompt
 from batchgen.engines.protocol import Applied, EngineRequest
 from batchgen.engines.registry import refusal
 from batchgen.engines.spec import EngineSpec
@@ -39,12 +40,50 @@ class Prepared:
     sampling: SamplingParams
 
     def for_engine(self, request_id: int) -> EngineRequest:
-        ids = self.prompt_ids.tolist()
-        return EngineRequest(id=request_id, prompt_ids=ids, sampling=self.sampling)
+        ids, prompt = self.prompt_ids.tolist(), self.request.prompt
+        texts = list(prompt.texts) if isinstance(prompt, EmbeddingInput) else None
+        return EngineRequest(id=request_id, prompt_ids=ids, sampling=self.sampling, texts=texts)
 
 
-class Preparer:
-    """Knows the tokenizer, the template and the limits of one loaded engine."""
+class Preparer(ABC):
+    """Knows the tokenizer and the limits of one loaded engine.
+
+    What is wrong with one request is a value and ends its line only, whatever went wrong.
+    """
+
+    def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
+        """The request on a line, or why it cannot run."""
+        try:
+            return self._prepare(shard, line)
+        except Exception as error:
+            # A template or a tokenizer may raise anything; its line must not take others with it.
+            log.exception("line_not_prepared", job=shard.job_id, index=line.index)
+            return _unexpected("read", error)
+
+    def output(
+        self, shard: ClaimedShard, prepared: Prepared, made: Generation | Embedding
+    ) -> tuple[Record, Usage]:
+        """The output line, its timing line and its share of the usage; or its error line, where
+        nobody can make an answer of what the engine made.
+        """
+        try:
+            return self._output(shard, prepared, made)
+        except Exception as error:
+            request = prepared.request
+            log.exception("answer_not_written", job=shard.job_id, index=request.index)
+            return error_record(request, _unexpected("answered", error)), Usage()
+
+    @abstractmethod
+    def _prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed: ...
+
+    @abstractmethod
+    def _output(
+        self, shard: ClaimedShard, prepared: Prepared, made: Generation | Embedding
+    ) -> tuple[Record, Usage]: ...
+
+
+class GenerationPreparer(Preparer):
+    """For engines that generate text."""
 
     def __init__(
         self,
@@ -60,15 +99,6 @@ class Preparer:
         self._session_id = session_id
         self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
         self._answers = Answers(spec, self._encoder)
-
-    def prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
-        """What is wrong with one request is a value, and ends this line only."""
-        try:
-            return self._prepare(shard, line)
-        except Exception as error:
-            # A template or a tokenizer may raise anything; its line must not take others with it.
-            log.exception("line_not_prepared", job=shard.job_id, index=line.index)
-            return _unexpected("read", error)
 
     def _prepare(self, shard: ClaimedShard, line: RequestLine) -> Prepared | Failed:
         request = openai.parse_line(
@@ -90,32 +120,20 @@ class Preparer:
             return Failed(400, error.code, error.message, error.param)
         return self._within_limits(request, ids)
 
-    def output(
-        self, shard: ClaimedShard, prepared: Prepared, generation: Generation
-    ) -> tuple[Record, Usage]:
-        """The output line, its timing line and its share of the usage; or its error line, where
-        nobody can make text of what the engine generated.
-        """
-        try:
-            return self._output(shard, prepared, generation)
-        except Exception as error:
-            request = prepared.request
-            log.exception("answer_not_written", job=shard.job_id, index=request.index)
-            failed = _unexpected("answered", error)
-            return _failed(request, failed), Usage()
-
     def _output(
-        self, shard: ClaimedShard, prepared: Prepared, generation: Generation
+        self, shard: ClaimedShard, prepared: Prepared, made: Generation | Embedding
     ) -> tuple[Record, Usage]:
+        if not isinstance(made, Generation):
+            raise TypeError("a generating engine made an embedding")
         choices = []
-        for raw in generation.choices:
+        for raw in made.choices:
             choice = self._answers.read(
                 prepared.request, prepared.sampling, prepared.prompt_ids, raw
             )
             if isinstance(choice, Failed):
-                return _failed(prepared.request, choice), Usage()
+                return error_record(prepared.request, choice), Usage()
             choices.append(self._echoed(prepared, choice) if prepared.sampling.echo else choice)
-        decoded = replace(generation, choices=tuple(choices))
+        decoded = replace(made, choices=tuple(choices))
         line = openai.output_line(
             prepared.request,
             decoded,
@@ -168,7 +186,8 @@ def _unexpected(what: str, error: Exception) -> Failed:
     return Failed(500, "internal_error", message)
 
 
-def _failed(request: GenerationRequest, failed: Failed) -> Record:
+def error_record(request: GenerationRequest, failed: Failed) -> Record:
+    """The error line of a request that ran in vain."""
     return Record(request.index, openai.error_line(request.custom_id, failed))
 
 

@@ -14,11 +14,13 @@ from batchgen.domain.errors import EngineError, Unavailable
 from batchgen.domain.ids import DeviceId, SessionId, new_session_id
 from batchgen.engines.client import HOST_COMMAND, EngineClient
 from batchgen.engines.protocol import Applied, EngineStats
-from batchgen.engines.spec import EngineSpec, encode_spec
+from batchgen.engines.spec import EngineSpec, OpenVinoEmbeddingSpec, encode_spec
+from batchgen.settings import Settings
 from batchgen.storage import devices
 from workers.cached_load import CachedLoad
 from workers.context import Context
-from workers.prepare import Preparer
+from workers.embedding import EmbeddingPreparer
+from workers.prepare import GenerationPreparer, Preparer
 
 # An engine that fails to load, or on whatever it runs, is tried this often before its lines end
 # as errors.
@@ -90,12 +92,7 @@ class Resident:
                 undo.callback(self._loading.unloaded)
                 undo.callback(client.close)
                 session_id = new_session_id()
-                preparer = Preparer(
-                    bound,
-                    applied,
-                    max_output_tokens=settings.max_output_tokens,
-                    session_id=session_id,
-                )
+                preparer = _preparer(bound, applied, settings, session_id)
                 self._open_session(session_id, bound, fingerprint, applied)
             except EngineError as error:
                 self.note_failure(fingerprint, str(error))
@@ -167,3 +164,13 @@ class Resident:
 
 def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-." else "_" for c in Path(name).as_posix())
+
+
+def _preparer(
+    bound: EngineSpec, applied: Applied, settings: Settings, session_id: SessionId
+) -> Preparer:
+    if isinstance(bound, OpenVinoEmbeddingSpec):
+        return EmbeddingPreparer(bound, applied, session_id=session_id)
+    return GenerationPreparer(
+        bound, applied, max_output_tokens=settings.max_output_tokens, session_id=session_id
+    )

@@ -11,7 +11,7 @@ from itertools import count
 from batchgen.domain.errors import EngineError, HostDied, HostHung
 from batchgen.domain.ids import ShardId
 from batchgen.domain.jobs import ClaimedShard
-from batchgen.domain.outcomes import Failed, Generation
+from batchgen.domain.outcomes import Embedding, Failed, Generation
 from batchgen.engines.client import EngineClient
 from batchgen.engines.protocol import Applied, Finished, Outputs, Progress
 from batchgen.engines.suspects import Suspicions
@@ -176,8 +176,8 @@ class Session:
         self._resident.ran_well()
         preparer = self._resident.preparer
         match finished.result:
-            case Generation() as generation if preparer is not None:
-                record, usage = preparer.output(item.work.claimed, item.prepared, generation)
+            case (Generation() | Embedding()) as made if preparer is not None:
+                record, usage = preparer.output(item.work.claimed, item.prepared, made)
                 item.work.add(record, usage, self._resident.session_id)
             case Failed() as failed:
                 record = failed_record(item.line, failed)

@@ -210,7 +210,7 @@ def _hash_model(database: Database, settings: Settings, lease: _KeptLease, name:
 
 def _resolved(tx: Connection, job: Job, name: str) -> Resolved | Fault:
     try:
-        return resolve(tx, name, job.overrides)
+        return resolve(tx, name, job.overrides, job.endpoint)
     except (NotFound, InvalidRequest) as error:
         # Where the job itself names the model it was there at submission, and was retired since.
         return Fault(error.code, error.message, None, error.param)

@@ -16,7 +16,7 @@ import structlog
 
 from batchgen.domain.jobs import Model
 from batchgen.engines.openvino.model_dir import content_files, content_hash
-from batchgen.engines.spec import EngineSpec, OpenVinoSpec, decode_spec
+from batchgen.engines.spec import EngineSpec, OpenVinoSpec, SimulatedSpec, decode_spec
 from batchgen.settings import Settings
 from batchgen.storage import models
 from batchgen.storage.session import Database
@@ -88,10 +88,10 @@ def fill_all(database: Database, settings: Settings) -> None:
 
 def pinned(spec: EngineSpec, model: Model) -> EngineSpec:
     """The spec of a job on this revision: its engine loads these files or none."""
-    if not isinstance(spec, OpenVinoSpec) or model.content_hash is None:
+    if isinstance(spec, SimulatedSpec) or model.content_hash is None:
         return spec
     changes: dict[str, Any] = {"content_hash": model.content_hash}
-    if spec.draft is not None:
+    if isinstance(spec, OpenVinoSpec) and spec.draft is not None:
         changes["draft"] = msgspec.structs.replace(
             spec.draft, content_hash=model.draft_content_hash
         )

@@ -11,7 +11,7 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Device, Model
 from batchgen.engines.fingerprint import fingerprint
-from batchgen.engines.registry import memory_fault, spec_faults, spec_warnings
+from batchgen.engines.registry import endpoints, memory_fault, spec_faults, spec_warnings
 from batchgen.engines.spec import (
     EngineSpec,
     OpenVinoEmbeddingSpec,
@@ -168,9 +168,11 @@ def remarks(spec: EngineSpec, device: str | None, pool: str, live: Sequence[Devi
     return out
 
 
-def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved:
-    """The current revision with a job's `overrides` merged in. Raises NotFound or
-    InvalidRequest.
+def resolve(
+    tx: Connection, name: str, overrides: Mapping[str, Any], endpoint: str | None = None
+) -> Resolved:
+    """The current revision with a job's `overrides` merged in, able to serve `endpoint` (None:
+    whichever it can). Raises NotFound or InvalidRequest.
     """
     model = models.current(tx, name)
     for place in (*_REGISTERED, *_DERIVED):
@@ -182,6 +184,12 @@ def resolve(tx: Connection, name: str, overrides: Mapping[str, Any]) -> Resolved
     if files := model_content.changed_files(model):
         raise InvalidRequest(_changed(model, files), code="model_changed", param="model")
     spec = decode_spec(_merged(model.spec, overrides))
+    if endpoint is not None and endpoint not in endpoints(spec):
+        raise InvalidRequest(
+            f"model '{name}' serves {', '.join(sorted(endpoints(spec)))}, not {endpoint}",
+            code="unsupported_endpoint",
+            param="endpoint",
+        )
     placement.place(spec, None, model.pool, ())
     _refuse_faults(spec)
     _refuse_too_large(tx, spec, model)

@@ -12,7 +12,7 @@ import msgspec
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.jobs import Device
 from batchgen.engines.device_strings import parse_device
-from batchgen.engines.spec import EngineSpec, OpenVinoSpec
+from batchgen.engines.spec import EngineSpec, OpenVinoSpec, SimulatedSpec
 
 
 def place(
@@ -22,11 +22,11 @@ def place(
 
     Raises InvalidRequest where a device string is malformed.
     """
-    if not isinstance(spec, OpenVinoSpec):
+    if isinstance(spec, SimulatedSpec):
         return spec, device
     if spec.device is not None:
         parse_device(spec.device, param="spec.device")
-    if spec.draft is not None and spec.draft.device is not None:
+    if isinstance(spec, OpenVinoSpec) and spec.draft is not None and spec.draft.device is not None:
         parse_device(spec.draft.device, param="draft.device")
     if device is None:
         return spec, None
@@ -67,9 +67,11 @@ def remarks(spec: EngineSpec, device: str | None, pool: str, live: Sequence[Devi
 
 def _accelerators(spec: EngineSpec) -> list[str]:
     """The devices that not every machine has."""
-    if not isinstance(spec, OpenVinoSpec):
+    if isinstance(spec, SimulatedSpec):
         return []
-    asked = [spec.device, None if spec.draft is None else spec.draft.device]
+    asked = [spec.device]
+    if isinstance(spec, OpenVinoSpec) and spec.draft is not None:
+        asked.append(spec.draft.device)
     names = {name for text in asked if text is not None for name in parse_device(text).names}
     return sorted(names - {"CPU"})
 

@@ -81,7 +81,7 @@ def _insert_or_find(database: Database, asked: Submission, window_s: int, reques
                 param="input_file_id",
             )
         if asked.model is not None:
-            resolve(tx, asked.model, asked.overrides)
+            resolve(tx, asked.model, asked.overrides, asked.endpoint)
         job_id = new_job_id()
         jobs.insert(
             tx,

@@ -30,7 +30,7 @@ from tests.house import PROJECT, House, chat_lines
 from workers.context import Context
 from workers.control import ControlWorker
 from workers.poller import Poller
-from workers.prepare import Prepared, Preparer, failed_record
+from workers.prepare import Prepared, GenerationPreparer, failed_record
 from workers.shard_work import ShardWork
 from workers.stop import Stop
 
@@ -414,7 +414,7 @@ def test_what_nobody_can_make_text_of_costs_its_own_line_only(house: House) -> N
         max_live=1,
         load_s=0.0,
     )
-    preparer = Preparer(SimulatedSpec(), applied, max_output_tokens=10)
+    preparer = GenerationPreparer(SimulatedSpec(), applied, max_output_tokens=10)
     assert line is not None
     prepared = preparer.prepare(held, line)
     assert isinstance(prepared, Prepared)

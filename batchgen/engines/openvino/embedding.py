@@ -21,6 +21,7 @@ import openvino_genai as genai
 from batchgen.domain.errors import LoadFailed
 from batchgen.domain.outcomes import Embedding, Failed, Timings
 from batchgen.engines.openvino.device import apply_properties, memory_bytes
+from batchgen.engines.openvino.loading import check_content
 from batchgen.engines.openvino.model_dir import content_hash, max_model_len, read_facts
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished
@@ -54,6 +55,7 @@ class OpenVinoEmbeddingEngine:
         model_dir, device = Path(spec.path), spec.device or "CPU"
         facts = read_facts(model_dir)
         length = max_model_len(facts, spec.max_model_len)
+        check_content(model_dir, spec.content_hash)
         core = ov.Core()
         held = apply_properties(core, device, spec.runtime_config)
         config = _config(spec, length)

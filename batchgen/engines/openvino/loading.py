@@ -51,9 +51,9 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         raise LoadFailed("; ".join(wrong))
     model_dir = Path(spec.path)
     facts = read_facts(model_dir)
-    _check_content(model_dir, spec.content_hash)
+    check_content(model_dir, spec.content_hash)
     if spec.draft is not None:
-        _check_content(Path(spec.draft.path), spec.draft.content_hash)
+        check_content(Path(spec.draft.path), spec.draft.content_hash)
     length = max_model_len(facts, spec.max_model_len)
     core = ov.Core()
     device = spec.device or "CPU"
@@ -135,7 +135,8 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     return LoadedPipeline(pipeline, applied, facts, scheduler)
 
 
-def _check_content(model_dir: Path, registered: str | None) -> None:
+def check_content(model_dir: Path, registered: str | None) -> None:
+    """Raises LoadFailed where the files are not those that were registered (None: any)."""
     if registered is None:
         return
     found = content_hash(model_dir, None)

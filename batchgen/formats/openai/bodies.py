@@ -138,7 +138,17 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Any = None
 
 
-Body = ChatBody | CompletionBody | ResponsesBody
+class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/embeddings."""
+
+    input: Any
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    user: Any = None
+
+
+Body = ChatBody | CompletionBody | ResponsesBody | EmbeddingBody
 
 _IGNORED_ANYWHERE = frozenset(
     {
@@ -154,6 +164,7 @@ IGNORED: Mapping[type[Body], frozenset[str]] = {
     ChatBody: _IGNORED_ANYWHERE | {"metadata"},
     CompletionBody: _IGNORED_ANYWHERE | {"metadata"},
     ResponsesBody: _IGNORED_ANYWHERE | {"prompt_cache_options"},
+    EmbeddingBody: frozenset({"user"}),
 }
 
 # Known and not supported: the values that ask for nothing, null always among them.
@@ -200,6 +211,7 @@ NEUTRAL: Mapping[type[Body], Mapping[str, tuple[Any, ...]]] = {
         "documents": ([],),
         "mm_processor_kwargs": ({},),
     },
+    EmbeddingBody: {},
     CompletionBody: {**_NEUTRAL_ANYWHERE, "suffix": ("",), "response_format": ({"type": "text"},)},
     ResponsesBody: {
         "stream": (False,),

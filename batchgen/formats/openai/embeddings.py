@@ -1,29 +1,19 @@
-"""/v1/embeddings: the body of a request, and of its answer."""
+"""/v1/embeddings: what a request wants, and its answer's body."""
 
 import base64
 import math
 import sys
 from array import array
-from typing import Any
 
 import msgspec
 
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.outcomes import Embedding
 from batchgen.domain.requests import EmbeddingInput
+from batchgen.formats.openai.bodies import EmbeddingBody
 
 MOST_TEXTS = 2048
 """Texts in one request, as OpenAI has it."""
-
-
-class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body of /v1/embeddings."""
-
-    input: Any
-    model: str | None = None
-    encoding_format: str | None = None
-    dimensions: int | None = None
-    user: Any = None
 
 
 class _Vector(msgspec.Struct):

@@ -23,10 +23,12 @@ from batchgen.formats.openai.bodies import (
     Body,
     ChatBody,
     CompletionBody,
+    EmbeddingBody,
     Message,
     ResponsesBody,
 )
 from batchgen.formats.openai.convert import convert
+from batchgen.formats.openai.embeddings import embedding_input
 from batchgen.formats.openai.parsed import Parsed
 from batchgen.formats.openai.prompts import chat_prompt, completion_prompt
 from batchgen.formats.openai.response_format import answer_form
@@ -127,6 +129,12 @@ def _completion(custom_id: str, body: CompletionBody, most: int) -> Parsed:
     )
 
 
+def _read_embeddings(raw: bytes, line: int, _most: int) -> Parsed:
+    custom_id, body = _read_carefully(raw, line)
+    wanted = embedding_input(convert(_meaningful(body, EmbeddingBody), EmbeddingBody))
+    return Parsed(custom_id, wanted, SamplingParams())
+
+
 def _held(sampling: SamplingParams, grammar: Grammar | None) -> SamplingParams:
     return sampling if grammar is None else replace(sampling, grammar=grammar)
 
@@ -147,6 +155,7 @@ _READERS: Mapping[Endpoint, Callable[[bytes, int, int], Parsed]] = {
     Endpoint.CHAT_COMPLETIONS: _read_chat,
     Endpoint.COMPLETIONS: _read_completion,
     Endpoint.RESPONSES: _read_response,
+    Endpoint.EMBEDDINGS: _read_embeddings,
 }
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from batchgen.domain.outcomes import Cut, CutReason, Failed, Generation
-from batchgen.domain.requests import Endpoint, GenerationRequest
+from batchgen.domain.outcomes import Cut, CutReason, Embedding, Failed, Generation
+from batchgen.domain.requests import EmbeddingInput, Endpoint, GenerationRequest
 from batchgen.formats.openai.answers import Answer
 from batchgen.formats.openai.completions import chat_completion, text_completion
+from batchgen.formats.openai.embeddings import embeddings
 from batchgen.formats.openai.logprobs import TokenBytes
 from batchgen.formats.openai.responses import response
 
@@ -70,6 +71,20 @@ def output_line(
         request, generation, number, model, created, fingerprint, token_bytes, prompt_ids
     )
     body = _BODIES[request.endpoint](answer)
+    return encode_line(
+        _Record(_record_id(number), request.custom_id, _Response(200, number, body), None)
+    )
+
+
+def embedding_line(request: GenerationRequest, made: Embedding, *, model: str) -> bytes:
+    """The output record of a request for vectors, ending in a newline.
+
+    Raises InvalidRequest where it wants what the model's vectors do not have.
+    """
+    if not isinstance(request.prompt, EmbeddingInput):
+        raise TypeError("the request wants no vectors")
+    number = secrets.token_hex(16)
+    body = embeddings(request.prompt, made, model=model)
     return encode_line(
         _Record(_record_id(number), request.custom_id, _Response(200, number, body), None)
     )
