@@ -17,7 +17,7 @@ from batchgen.domain.ids import DeviceId, LeaseToken
 from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.engines.spec import OpenVinoSpec
 from batchgen.storage import caches
-from batchgen.storage.cache_directory import CacheDirectory, EntryNote
+from batchgen.storage.cache_directory import CacheDirectory, EntryNote, load_owner
 from workers.cache_leases import CacheLeases, Tick
 from workers.context import Context
 
@@ -69,9 +69,8 @@ class CacheGrants:
 
     def __init__(self, context: Context, device_id: DeviceId, leases: CacheLeases) -> None:
         self._context = context
-        self._device_id = device_id
         self._leases = leases
-        self._owner = "".join(c if c.isalnum() or c in "-." else "_" for c in device_id)
+        self._owner = load_owner(device_id)
 
     def ask(
         self, directory: CacheDirectory, spec: OpenVinoSpec, identity: CompileIdentity, tick: Tick
@@ -89,8 +88,6 @@ class CacheGrants:
     def refuse(self, spec: OpenVinoSpec, note: str | None) -> Uncached:
         """The grant of a load that goes uncached."""
         self._leases.leave()
-        if note is not None:
-            log.warning("load_uncached", device=self._device_id, reason=note)
         return Uncached(msgspec.structs.replace(spec, cache=False, cache_dir=None), note)
 
     def without_entry(self, failed: Placed, reason: str) -> Grant:

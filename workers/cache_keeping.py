@@ -1,5 +1,6 @@
 """After a load: what it compiled goes into the entry, and `applied` says what the cache did."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def settle(leases: CacheLeases, grant: Grant, applied: Applied, tick: Tick) -> A
             note = "not kept: another worker took over meanwhile"
         except (Unavailable, OSError, ValueError) as error:
             note = f"not kept: {in_words(error)}"
-    log.info(
+    log.log(
+        logging.INFO if note is None else logging.WARNING,
         "model_loaded",
         cache=told["cache_namespace"],
         state=applied.cache_state,
@@ -103,8 +105,8 @@ def _add(
 
 def _reject(leases: CacheLeases, grant: Placed, token: LeaseToken) -> str:
     """The runtime has written anew what it found: it would do so at every load."""
-    versions = " ".join(f"{name} {v}" for name, v in grant.identity.libraries.items())
-    reason = f"{versions} compiled the model anew although it was kept"
+    version = grant.identity.libraries.get("openvino", "").partition("-")[0]
+    reason = f"OpenVINO {version} compiled the model anew although it was kept"
     with leases.tx() as tx:
         caches.hold(tx, token)
         if grant.entry is not None:

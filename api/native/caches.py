@@ -17,9 +17,10 @@ class CacheObject(BaseModel):
     """An entry: what was compiled for one model content, device, driver, set of library versions
     and of properties.
 
-    `stale` says why it is of no use any more, null where it may still be. `models` are registered
-    models at the path that it was made from. `busy` entries are never removed. `leaving` ones are
-    removed by a worker of their host within seconds.
+    `stale` says why it is of no use any more, null where it may still be. `reason` says how a
+    `quarantined` or `rejected` entry came to be one; a rejected one holds nothing. `models` are
+    registered models at the path that it was made from. `busy` entries are never removed. `leaving`
+    ones are removed by a worker of their host within seconds.
     """
 
     id: str
@@ -28,6 +29,7 @@ class CacheObject(BaseModel):
     directory: str
     host: str
     state: str
+    reason: str | None
     stale: str | None
     bytes: int
     files: int
@@ -56,6 +58,7 @@ class CacheObject(BaseModel):
             directory=entry.root_path,
             host=entry.host,
             state=entry.state,
+            reason=entry.reason,
             stale=found.stale,
             bytes=entry.bytes,
             files=entry.n_files,

@@ -117,7 +117,7 @@ def _state(cache: dict[str, Any]) -> str:
         return f"in use by {', '.join(cache['in_use_by'])}"
     if cache["stale"]:
         return f"stale: {cache['stale']}"
-    return str(cache["state"])
+    return ": ".join(filter(None, (cache["state"], cache["reason"])))
 
 
 def _seconds(written: str) -> int:

@@ -15,10 +15,13 @@ from batchgen.domain.caches import CacheDeed, CacheEntry, CacheKey, CacheState
 from batchgen.domain.errors import InvalidRequest, LostLease
 from batchgen.settings import Settings
 from batchgen.storage import caches, models
-from batchgen.storage.cache_directory import CacheDirectory
+from batchgen.storage.cache_directory import CacheDirectory, load_owner
 from batchgen.storage.session import Database
 
 log = structlog.get_logger(__name__)
+
+# So old, the directory of a load whose device lives no more has lost its load.
+_ABANDONED_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ def remove_marked(database: Database, settings: Settings) -> int:
         _adopt(database, directory)
         with database.unit_of_work() as tx:
             marked = caches.doomed(tx, directory.root_id)
+            owners = [load_owner(device) for device in caches.live_devices(tx, settings.lease_s)]
+        directory.end_loads_of_others(owners, _ABANDONED_S)
         return sum(_remove(database, settings, directory, key) for key in marked)
     except OSError as error:
         log.warning("cache_not_swept", reason=str(error))
@@ -187,8 +192,6 @@ def _why_stale(
 ) -> str | None:
     if entry.state is CacheState.QUARANTINED:
         return f"quarantined: {entry.reason}"
-    if entry.state is CacheState.REJECTED:
-        return str(entry.reason)
     if entry.model_path not in by_path:
         return "no registered model lies where its model lay"
     last = newest[entry.model_path]

@@ -12,13 +12,15 @@ entry holds; what the load wrote is moved into the entry afterwards, file by fil
 """
 
 import contextlib
+import glob
 import json
 import os
 import secrets
 import shutil
 import tempfile
+import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +194,16 @@ class CacheDirectory:
         """The load's own directory is not needed any more."""
         shutil.rmtree(own, ignore_errors=True)
 
-    def end_loads(self, owner: str, *, but: Path | None = None) -> None:
-        """Remove what an owner has left behind, the directory of its present load excepted."""
-        for own in (self.path / _LOADS).glob(f"{owner}.*"):
-            if own != but:
+    def end_loads(self, owner: str) -> None:
+        """Remove what an owner has left behind."""
+        for own in (self.path / _LOADS).glob(f"{glob.escape(owner)}.????????"):
+            self.end_load(own)
+
+    def end_loads_of_others(self, owners: Collection[str], older_than_s: float) -> None:
+        """Remove what others than these owners have left behind, and half removed entries."""
+        until = time.time() - older_than_s
+        for own in (self.path / _LOADS).iterdir():
+            if own.name.rpartition(".")[0] not in owners and own.stat().st_mtime < until:
                 self.end_load(own)
 
     def names(self) -> list[str]:
@@ -203,6 +211,11 @@ class CacheDirectory:
         here = [p.parent for p in self.path.glob(f"*/{_NOTE}")]
         aside = [p.parent for p in self.path.glob(f"{_QUARANTINE}/*/{_NOTE}")]
         return sorted(p.relative_to(self.path).as_posix() for p in [*here, *aside])
+
+
+def load_owner(device_id: str) -> str:
+    """A device as the owner of the directories of its loads."""
+    return "".join(c if c.isalnum() or c in "-." else "_" for c in device_id)
 
 
 def _crc32(path: Path, tick: Callable[[], None]) -> int:

@@ -291,6 +291,11 @@ def every(tx: Connection, lease_s: float) -> list[CacheEntry]:
     ]
 
 
+def live_devices(tx: Connection, lease_s: float) -> list[str]:
+    """Devices whose worker has been heard of within a lease."""
+    return list(tx.execute(select(devices.c.id).where(*_lives(lease_s))).scalars())
+
+
 def identities(tx: Connection) -> dict[str, Mapping[str, Any]]:
     """What each device's engine was last compiled for."""
     return {row.device_id: row.identity for row in tx.execute(select(uses))}
@@ -326,12 +331,12 @@ def _live_uses(lease_s: float) -> Any:
     return (
         select(uses.c.device_id, uses.c.root_id, uses.c.name)
         .join(devices, devices.c.id == uses.c.device_id)
-        .where(
-            uses.c.name.is_not(None),
-            devices.c.state != "stopped",
-            devices.c.heartbeat_at > func.now() - _interval(lease_s),
-        )
+        .where(uses.c.name.is_not(None), *_lives(lease_s))
     )
+
+
+def _lives(lease_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return devices.c.state != "stopped", devices.c.heartbeat_at > func.now() - _interval(lease_s)
 
 
 def _interval(seconds: float) -> Any:
