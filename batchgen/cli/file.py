@@ -47,13 +47,13 @@ def validate(
     from dataclasses import asdict
 
     from batchgen.cli.connect import load_settings
-    from batchgen.cli.render import print_json
+    from batchgen.cli.render import note, print_json
     from batchgen.formats.check import check_file
     from batchgen.formats.cutting import Limits
 
     settings = load_settings()
     report = check_file(
-        lambda: batch_chunks(path, max_bytes=settings.max_file_bytes),
+        lambda: batch_chunks(path, max_bytes=settings.max_file_bytes, endpoint=endpoint),
         endpoint=endpoint,
         model=model,
         limits=Limits.of(settings),
@@ -63,6 +63,13 @@ def validate(
         print_json({"valid": report.is_valid, **asdict(report)})
     elif report.faults:
         _print_faults("the job would fail at validation:", report.faults, len(report.faults))
+        if report.endpoint_line is not None and any(
+            f.code == "url_mismatch" for f in report.faults
+        ):
+            note(
+                f"the endpoint is {report.endpoint}, as line {report.endpoint_line} says; "
+                "--endpoint names another"
+            )
     else:
         named = f", all for model {report.model}" if report.model else ""
         print(f"valid: {report.n_requests:,} requests in {report.n_lines:,} lines{named}")
@@ -81,7 +88,7 @@ def stats(path: InputFile, json: AsJson = False) -> None:
     from batchgen.formats.stats import file_stats
 
     settings = load_settings()
-    chunks = batch_chunks(path, max_bytes=settings.max_file_bytes)
+    chunks = batch_chunks(path, max_bytes=settings.max_file_bytes, mixed=True)
     found = file_stats(chunks, max_line_bytes=settings.max_line_bytes)
     if json:
         print_json(asdict(found))
@@ -113,13 +120,19 @@ def stats(path: InputFile, json: AsJson = False) -> None:
     )
 
 
-def batch_chunks(path: Path, *, max_bytes: int) -> Iterable[bytes]:
-    """The file as the server would get it: uncompressed, plain lines wrapped."""
+def batch_chunks(
+    path: Path, *, max_bytes: int, endpoint: str | None = None, mixed: bool = False
+) -> Iterable[bytes]:
+    """The file as the server would get it: uncompressed, plain lines wrapped.
+
+    Raises InvalidRequest for a plain line that is not for `endpoint` (None: the first one's),
+    unless they may be `mixed`.
+    """
     from batchgen.cli.plain_lines import first_line, form_of, wrapped
     from batchgen.formats.decompress import decompressed
 
     if form_of(first_line(_chunks_of(path), longest=_LONGEST_HEAD)).plain:
-        return wrapped(_chunks_of(path))
+        return wrapped(_chunks_of(path), endpoint=endpoint, mixed=mixed)
     return decompressed(_chunks_of(path), max_bytes=max_bytes)
 
 

@@ -21,6 +21,9 @@ _LONGEST_LINE = 64 << 20
 _ANY_SIZE = 1 << 62
 
 
+_FIELDS: dict[str, str] = {Endpoint.CHAT_COMPLETIONS: "messages", Endpoint.COMPLETIONS: "prompt"}
+
+
 class _Line(msgspec.Struct):
     """The fields that tell the forms apart; their values are not looked at."""
 
@@ -66,20 +69,50 @@ def form_of(line: bytes | None) -> Form:
     return Form(plain=False, endpoint=url if isinstance(url, str) else None)
 
 
-def wrapped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The file with its plain lines wrapped; its lines keep their numbers."""
+def wrapped(
+    chunks: Iterable[bytes], *, endpoint: str | None = None, mixed: bool = False
+) -> Iterator[bytes]:
+    """The file with its plain lines wrapped; its lines keep their numbers.
+
+    All plain lines are for `endpoint` (None: that of the first). Raises InvalidRequest for one that
+    is for another, unless they may be `mixed`: it names no url that the server could point at.
+    """
+    kind = None if mixed else _Kind(endpoint)
     for piece in blocks(decompressed(chunks, max_bytes=_ANY_SIZE), max_line_bytes=_LONGEST_LINE):
         if not isinstance(piece, Block):
             raise InvalidRequest(f"line {piece.line} is longer than {_LONGEST_LINE >> 20} MiB")
-        out = [_wrap(line, number) for number, line in enumerate(piece.lines(), piece.first_line)]
+        numbered = enumerate(piece.lines(), piece.first_line)
+        out = [_wrap(line, number, kind) for number, line in numbered]
         yield b"\n".join(out) + b"\n"
 
 
-def _wrap(line: bytes, number: int) -> bytes:
+class _Kind:
+    """The endpoint of a file's plain lines, and why it is that."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        self._endpoint = endpoint
+        self._reason = "as it was asked for"
+
+    def check(self, found: str, number: int) -> None:
+        if self._endpoint is None:
+            self._endpoint = found
+            self._reason = f"as line {number} has '{_FIELDS[found]}'"
+        if found != self._endpoint:
+            raise InvalidRequest(
+                f"line {number} has '{_FIELDS[found]}', so it is for {found}; the job's endpoint "
+                f"is {self._endpoint}, {self._reason}: a job has one endpoint, so make a file "
+                "for each",
+                code="url_mismatch",
+            )
+
+
+def _wrap(line: bytes, number: int, kind: _Kind | None) -> bytes:
     found = _looked_at(line)
     endpoint = _plain_endpoint(found) if found is not None else None
     if found is None or endpoint is None:
         return line
+    if kind is not None:
+        kind.check(endpoint, number)
     head = b'{"custom_id":"line-%d","method":"POST","url":"%s","body":' % (
         number,
         endpoint.encode(),

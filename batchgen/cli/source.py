@@ -42,8 +42,13 @@ def check_input(path: str) -> None:
 
 
 @contextmanager
-def opened(path: str, *, filename: str | None = None) -> Iterator[Source]:
-    """The input at `path` ("-" is standard input). Raises InvalidRequest where there is none."""
+def opened(
+    path: str, *, filename: str | None = None, endpoint: str | None = None
+) -> Iterator[Source]:
+    """The input at `path` ("-" is standard input). Raises InvalidRequest where there is none.
+
+    `endpoint` is what all its lines must be for, None what the first one says.
+    """
     from batchgen.cli import plain_lines
     from batchgen.client.upload import Upload
 
@@ -54,7 +59,9 @@ def opened(path: str, *, filename: str | None = None) -> Iterator[Source]:
         form = plain_lines.form_of(first)
         chunks = chain(head, _chunks(stream))
         if form.plain:
-            yield Source(Upload(name, plain_lines.wrapped(chunks)), form.endpoint)
+            yield Source(
+                Upload(name, plain_lines.wrapped(chunks, endpoint=endpoint)), form.endpoint
+            )
         else:
             yield Source(Upload(name, chunks, _size(stream)), form.endpoint)
 

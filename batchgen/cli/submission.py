@@ -38,7 +38,7 @@ class Submission:
 
 def submit_input(client: "Client", path: str, asked: Submission, *, quiet: bool) -> dict[str, Any]:
     """Upload the input at `path` ("-" is standard input) and create the job; returns the job."""
-    with source.opened(path) as found:
+    with source.opened(path, endpoint=asked.endpoint) as found:
         with sending(found.upload, quiet=quiet) as progress:
             file = client.upload(found.upload, progress)
         return client.create_job(asked.body(file["id"], found.endpoint))

@@ -20,9 +20,13 @@ class _Url(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """`faults` would fail the whole job, `failures` (the first of `n_failing`) one line each."""
+    """`faults` would fail the whole job, `failures` (the first of `n_failing`) one line each.
+
+    `endpoint_line` is the line that named the endpoint, None where none did.
+    """
 
     endpoint: str
+    endpoint_line: int | None
     model: str | None
     n_bytes: int
     n_lines: int
@@ -51,7 +55,9 @@ def check_file(
     `endpoint` None: the one that the first line names.
     """
     limits = limits or Limits()
-    endpoint = endpoint or _first_endpoint(open_chunks(), limits)
+    endpoint_line = None
+    if endpoint is None:
+        endpoint, endpoint_line = _first_endpoint(open_chunks(), limits)
     scan = Scan(open_chunks, endpoint=endpoint, model=model, limits=limits)
     n_shards = sum(1 for _ in scan)
     failures: list[Fault] = []
@@ -63,6 +69,7 @@ def check_file(
                 failures.append(failure)
     return FileReport(
         endpoint=endpoint,
+        endpoint_line=endpoint_line,
         model=scan.model,
         n_bytes=scan.n_bytes,
         n_lines=scan.n_lines,
@@ -92,17 +99,21 @@ def _failures(
                 yield Fault(found.code, found.message, line.line, found.param)
 
 
-def _first_endpoint(chunks: Iterable[bytes], limits: Limits) -> str:
+def _first_endpoint(chunks: Iterable[bytes], limits: Limits) -> tuple[str, int | None]:
+    """The endpoint that the first request names, and its line."""
     for piece in blocks(chunks, max_line_bytes=limits.max_line_bytes):
         if isinstance(piece, Block):
-            for line in request_lines(piece.data, first_line=1, first_index=0):
-                return _endpoint_of(line.raw)
-    return Endpoint.CHAT_COMPLETIONS
+            for line in request_lines(piece.data, first_line=piece.first_line, first_index=0):
+                found = _endpoint_of(line.raw)
+                if found is None:
+                    return Endpoint.CHAT_COMPLETIONS, None
+                return found, line.line
+    return Endpoint.CHAT_COMPLETIONS, None
 
 
-def _endpoint_of(line: bytes) -> str:
+def _endpoint_of(line: bytes) -> str | None:
     try:
         url = msgspec.json.decode(line, type=_Url).url
     except (msgspec.MsgspecError, RecursionError):
-        url = None
-    return url if url in set(Endpoint) else Endpoint.CHAT_COMPLETIONS
+        return None
+    return url if url in set(Endpoint) else None

@@ -125,7 +125,7 @@ def test_plain_lines_keep_their_bytes_and_their_numbers() -> None:
         b'{"messages": [], "custom_id": "mine"}\n'
         b'{"prompt": "\\ud800"}\nnot json\n{"custom_id": "x", "url": "/u", "body": {}}'
     )
-    lines = b"".join(wrapped([data[:7], data[7:]])).split(b"\n")
+    lines = b"".join(wrapped([data[:7], data[7:]], mixed=True)).split(b"\n")
     first = json.loads(lines[0])
     assert first["custom_id"] == "line-1"
     assert first["url"] == "/v1/completions"
