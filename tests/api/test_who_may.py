@@ -30,6 +30,7 @@ ADMINS = {
     ("POST", "/v1/keys"),
     ("DELETE", "/v1/keys/{key_id}"),
     ("POST", "/v1/models"),
+    ("PUT", "/v1/models"),
     ("DELETE", "/v1/models/{name}"),
 }
 
