@@ -105,7 +105,10 @@ def _fields(check: dict[str, Any]) -> dict[str, object]:
         "tpot_ms": generation["tpot_ms"],
         "text": generation["text"],
     }
-    out.update(flat(applied["config"], "applied."))
+    config = flat(applied["config"], "applied.")
+    # What was asked for first, then all that the devices go by.
+    for name in sorted(config, key=lambda name: (name.startswith("applied.devices."), name)):
+        out[name] = config[name]
     return out
 
 
