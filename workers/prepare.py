@@ -143,7 +143,8 @@ class GenerationPreparer(Preparer):
             fingerprint=shard.engine_fingerprint,
             prompt_ids=prepared.prompt_ids,
         )
-        usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out)
+        n_reasoning = sum(choice.n_reasoning or 0 for choice in decoded.choices)
+        usage = Usage(decoded.n_in, decoded.n_cached or 0, decoded.n_out, n_reasoning)
         timing = openai.timing_line(prepared.request, decoded, self._session_id)
         return Record(prepared.request.index, line, timing), usage
 

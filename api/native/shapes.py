@@ -36,6 +36,7 @@ class JobUsage(BaseModel):
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: int
 
     @classmethod
     def of(cls, job: Job) -> "JobUsage":
@@ -44,6 +45,7 @@ class JobUsage(BaseModel):
             input_tokens=u.input_tokens,
             cached_tokens=u.cached_tokens,
             output_tokens=u.output_tokens,
+            reasoning_tokens=u.reasoning_tokens,
         )
 
 

@@ -66,9 +66,9 @@ class InputTokensDetails(BaseModel):
 
 
 class OutputTokensDetails(BaseModel):
-    """Of the output tokens, those of a reasoning part; always 0 here: they are not told apart."""
+    """Of the output tokens, those that models spent on thinking."""
 
-    reasoning_tokens: int = 0
+    reasoning_tokens: int
 
 
 class BatchUsage(BaseModel):
@@ -77,7 +77,7 @@ class BatchUsage(BaseModel):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    output_tokens_details: OutputTokensDetails
     total_tokens: int
 
 
@@ -149,6 +149,9 @@ class BatchObject(BaseModel):
                 input_tokens=job.usage.input_tokens,
                 input_tokens_details=InputTokensDetails(cached_tokens=job.usage.cached_tokens),
                 output_tokens=job.usage.output_tokens,
+                output_tokens_details=OutputTokensDetails(
+                    reasoning_tokens=job.usage.reasoning_tokens
+                ),
                 total_tokens=job.usage.input_tokens + job.usage.output_tokens,
             ),
             output_expires_after=None if seconds is None else OutputExpiresAfter(seconds=seconds),

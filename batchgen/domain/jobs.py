@@ -114,11 +114,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token sums over the completed lines."""
+    """Token sums over the completed lines; those of reasoning are output tokens as well."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

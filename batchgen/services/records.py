@@ -38,6 +38,7 @@ def add(one: Usage, other: Usage) -> Usage:
         one.input_tokens + other.input_tokens,
         one.cached_tokens + other.cached_tokens,
         one.output_tokens + other.output_tokens,
+        one.reasoning_tokens + other.reasoning_tokens,
     )
 
 

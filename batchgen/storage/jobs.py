@@ -250,6 +250,7 @@ def publish(
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
             output_file_id=output_file_id,
             error_file_id=error_file_id,
             metrics=dict(metrics),
@@ -280,6 +281,7 @@ def live_totals(tx: Connection, job_ids: Sequence[JobId]) -> dict[JobId, tuple[i
             func.sum(segments.c.input_tokens).label("input_tokens"),
             func.sum(segments.c.cached_tokens).label("cached_tokens"),
             func.sum(segments.c.output_tokens).label("output_tokens"),
+            func.sum(segments.c.reasoning_tokens).label("reasoning_tokens"),
         )
         .where(segments.c.job_id.in_(list(job_ids)))
         .group_by(segments.c.job_id)
@@ -288,7 +290,12 @@ def live_totals(tx: Connection, job_ids: Sequence[JobId]) -> dict[JobId, tuple[i
         JobId(row.job_id): (
             int(row.completed),
             int(row.failed),
-            Usage(int(row.input_tokens), int(row.cached_tokens), int(row.output_tokens)),
+            Usage(
+                int(row.input_tokens),
+                int(row.cached_tokens),
+                int(row.output_tokens),
+                int(row.reasoning_tokens),
+            ),
         )
         for row in rows
     }
@@ -343,7 +350,7 @@ def _job(row: Row[Any]) -> Job:
         output_expires_after_s=row.output_expires_after_s,
         faults=tuple(Fault(**fault) for fault in row.faults),
         counts=Counts(row.n_total, row.n_completed, row.n_failed),
-        usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+        usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens),
         metrics=row.metrics,
         ordering=Ordering(row.ordering),
     )

@@ -46,6 +46,7 @@ def final_of_job(tx: Connection, job_id: JobId) -> list[FinalSegment]:
             columns.input_tokens,
             columns.cached_tokens,
             columns.output_tokens,
+            columns.reasoning_tokens,
             columns.session_ids,
         )
         .join(shards, shards.c.id == columns.shard_id)
@@ -61,7 +62,7 @@ def final_of_job(tx: Connection, job_id: JobId) -> list[FinalSegment]:
             sha256=row.sha256,
             n_completed=row.n_completed,
             n_failed=row.n_failed,
-            usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+            usage=_usage(row),
             session_ids=tuple(row.session_ids),
         )
         for row in rows
@@ -140,9 +141,14 @@ def insert(
             input_tokens=draft.usage.input_tokens,
             cached_tokens=draft.usage.cached_tokens,
             output_tokens=draft.usage.output_tokens,
+            reasoning_tokens=draft.usage.reasoning_tokens,
             session_ids=list(draft.session_ids),
         )
     )
+
+
+def _usage(row: Any) -> Usage:
+    return Usage(row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
 
 
 def _query(section: Section) -> Any:
@@ -191,7 +197,7 @@ def _segments(tx: Connection, query: Select[Any]) -> list[Segment]:
                 timings_bytes=row.timings_bytes,
                 error_bytes=row.error_bytes,
                 sha256=row.sha256,
-                usage=Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+                usage=_usage(row),
                 session_ids=tuple(row.session_ids),
             ),
         )

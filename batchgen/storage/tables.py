@@ -159,6 +159,7 @@ jobs = Table(
     Column("input_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("cached_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("output_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("faults", JSONB, nullable=False, server_default=text("'[]'")),
     Column("metrics", JSONB),
     Column("idempotency_key", Text),
@@ -245,6 +246,7 @@ segments = Table(
     Column("input_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
     # The sessions in which its lines ran: an engine may be replaced within a segment.
     Column("session_ids", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     _created(),

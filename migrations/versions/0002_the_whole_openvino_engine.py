@@ -25,6 +25,13 @@ def upgrade() -> None:
     # Whose clock a session's timings are of.
     op.add_column("sessions", sa.Column("boot_id", sa.Text(), nullable=True))
     op.add_column("sessions", sa.Column("monotonic_ns", sa.BigInteger(), nullable=True))
+    for table in ("jobs", "segments"):
+        op.add_column(
+            table,
+            sa.Column(
+                "reasoning_tokens", sa.BigInteger(), server_default=sa.text("0"), nullable=False
+            ),
+        )
     # All sessions that a segment's lines ran in, where there was one.
     op.add_column(
         "segments",
@@ -104,6 +111,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_column("segments", "reasoning_tokens")
+    op.drop_column("jobs", "reasoning_tokens")
     op.drop_column("models", "seal")
     op.drop_column("models", "draft_content_hash")
     op.drop_column("devices", "memory_bytes")

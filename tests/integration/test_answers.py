@@ -226,3 +226,12 @@ def test_a_required_call_is_made_by_a_model_that_never_learned_it(
         assert [answer_fault(a, json.dumps(PARAMETERS)) for a in arguments] == [None] * len(
             arguments
         )
+
+
+def test_a_job_counts_the_tokens_of_thinking(house: House, thinker: Path) -> None:
+    scripted(house, thinker, "<think>\nthree\n</think>\n\nIt is 3.", "<think>\nendless")
+    job = house.run(chat_lines(2, max_tokens=60))
+    usages = [r["response"]["body"]["usage"] for r in house.outputs(job.id)]
+    counts = [u["completion_tokens_details"]["reasoning_tokens"] for u in usages]
+    assert job.usage.reasoning_tokens == sum(counts) > 0
+    assert job.usage.output_tokens == sum(u["completion_tokens"] for u in usages)
