@@ -1,11 +1,16 @@
 """`batchgen model check` on a real stack."""
 
+import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import batchgen.demo
 from tests.cli.shell import Shell
+from tests.waiting import until
 
 MODEL = min((Path(batchgen.demo.__file__).parent / "models").glob("*-ov"))
 
@@ -60,3 +65,15 @@ def test_a_check_on_a_device_that_nobody_serves_ends_with_the_reason(stack: Shel
     assert done.code == 3
     assert "serves device 'GPU.7'; they serve: CPU" in done.err
     assert stack("model", "check", "nobody").code == 2
+
+
+def test_a_worker_that_is_killed_in_a_check_is_started_again_and_does_it(stack: Shell) -> None:
+    added = stack("model", "add", "slow-load", "--engine", "simulated", "--set", "load_s=3.0")
+    assert added.code == 0, added.err
+    check = stack.start("model", "check", "slow-load", "--json", stdout=subprocess.PIPE)
+    until(lambda: stack("device", "list", "--json").json()[0]["state"] == "checking")
+    (lock,) = (stack.data_dir / "run").glob("device-*.lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    out, _ = check.communicate(timeout=120)
+    assert check.returncode == 0
+    assert json.loads(out)["state"] == "passed"
