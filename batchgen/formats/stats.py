@@ -25,8 +25,11 @@ class _Body(msgspec.Struct):
     model: str | None = None
     messages: list[_Message] = []
     prompt: Any = None
+    input: Any = None
+    instructions: Any = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
 
 
 class _Line(msgspec.Struct):
@@ -58,7 +61,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
-    """`prompt_chars` counts the text of messages or prompt, `max_tokens` is what lines ask for."""
+    """`prompt_chars` counts the text of messages, prompt or input with its instructions;
+    `max_tokens` is what lines ask for.
+    """
 
     n_bytes: int
     n_lines: int
@@ -121,9 +126,9 @@ class _Counted:
         if isinstance(prompt, list):
             self._prompt_tokens.append(len(prompt))
         else:
-            contents = prompt if prompt is not None else [m.content for m in body.messages]
-            self._prompt_chars.append(_n_chars(contents))
-        asked = body.max_completion_tokens or body.max_tokens
+            given = [prompt, body.input, body.instructions, [m.content for m in body.messages]]
+            self._prompt_chars.append(_n_chars(given))
+        asked = body.max_output_tokens or body.max_completion_tokens or body.max_tokens
         if asked is not None and 0 < asked < 2**63:
             self._max_tokens.append(asked)
 
@@ -152,11 +157,11 @@ def _is_single(prompt: object) -> bool:
 
 
 def _n_chars(content: object) -> int:
-    """The characters of a text, of the text parts of a content, or of all of a list of them."""
+    """The characters of a text, of a part or an item with text, or of all of a list of them."""
     if isinstance(content, str):
         return len(content)
     if isinstance(content, list):
         return sum(map(_n_chars, content))
     if isinstance(content, dict):
-        return _n_chars(content.get("text"))
+        return _n_chars([content.get(name) for name in ("text", "content", "output")])
     return 0

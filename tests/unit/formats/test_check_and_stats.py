@@ -77,3 +77,18 @@ def test_statistics_tell_what_is_in_a_file() -> None:
 def test_statistics_of_nothing_are_empty() -> None:
     found = file_stats([])
     assert (found.n_bytes, found.n_lines, found.line_bytes.median) == (0, 0, None)
+
+
+def test_the_text_of_a_response_is_its_input_and_its_instructions() -> None:
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "12345"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "678"},
+    ]
+    bodies = [
+        {"input": "four", "instructions": "seven..", "max_output_tokens": 9},
+        {"input": items},
+    ]
+    lines = [json.dumps({"url": "/v1/responses", "body": body}).encode() for body in bodies]
+    found = file_stats([b"\n".join(lines)])
+    assert (found.prompt_chars.least, found.prompt_chars.most) == (8, 11)
+    assert (found.max_tokens.n, found.max_tokens.most) == (1, 9)
