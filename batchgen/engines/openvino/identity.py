@@ -61,7 +61,7 @@ def _graph(spec: OpenVinoSpec) -> dict[str, Json]:
         "rotates": bool(evicts and eviction and eviction.apply_rotation),
         "sparse": (sparse.mode if sparse else None) or "default" if is_sparse else None,
         "model": _stamp(Path(spec.path)),
-        "draft": None if draft is None else _stamp(Path(draft.path)),
+        "draft": None if draft is None else f"{draft.kind} {_stamp(Path(draft.path))}",
         "lora": None
         if spec.lora is None
         else f"{spec.lora.alpha} {_stamp_of(Path(spec.lora.path))}",
