@@ -1,8 +1,9 @@
 """In which order prompts go to an engine that keeps the KV blocks of earlier ones.
 
 Prompts that begin alike run next to each other, so that the blocks of their common beginning are
-still there; where one beginning is done with and another must be chosen, the one with the longest
-request goes first, so that no long request is left for the end.
+still there. Where one beginning is done with and another must be chosen, one with a request far
+longer than most goes first, so that no long request is left for the end. All others keep the order
+in which they came, so that the shards of a plain job end one after the other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ from batchgen.domain.ids import JobId
 T = TypeVar("T")
 
 TOKEN_BYTES = 4
+# A request is long from so many times the median length on.
+_LONG = 2
 _LEAF = 1 << 62
 _FOREMOST = 1 << 62
 
@@ -35,7 +38,10 @@ class Entry(Generic[T]):
 
 @dataclass(slots=True)
 class _Node(Generic[T]):
-    """What shares its first `depth` blocks. `entry` is set in leaves."""
+    """What shares its first `depth` blocks. `entry` is set in leaves.
+
+    `length` is that of the longest request below, 0 where none is long.
+    """
 
     depth: int
     length: int = 0
@@ -52,13 +58,20 @@ class _Node(Generic[T]):
 def arranged(
     entries: Sequence[Entry[T]], *, after: bytes = b"", block_tokens: int
 ) -> list[Entry[T]]:
-    """The entries by common prefix, in whole KV blocks, and by length.
+    """The entries by common prefix, in whole KV blocks, long ones early.
 
     It begins with what shares most with the prompt `after`, the last one that ran. The order is a
     walk through the tree of common prefixes (an LCP-interval tree: Abouelhoda, Kurtz & Ohlebusch
-    2004), at each fork first to where the longest request is; what is equal keeps its order.
+    2004), at each fork first to where the longest of the long requests is, then to where the first
+    one is that came.
     """
-    leaves = [_Node(_LEAF, entry.length, arrival, entry) for arrival, entry in enumerate(entries)]
+    if not entries:
+        return []
+    long = _LONG * sorted(entry.length for entry in entries)[len(entries) // 2]
+    leaves = [
+        _Node(_LEAF, entry.length if entry.length >= long else 0, arrival, entry)
+        for arrival, entry in enumerate(entries)
+    ]
     # A leaf that goes before all others, and takes those along that share its beginning.
     ran = _Node[T](_LEAF, _FOREMOST, -1)
     keyed = [(leaf.entry.prompt, leaf) for leaf in leaves if leaf.entry is not None]

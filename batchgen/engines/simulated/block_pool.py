@@ -28,8 +28,11 @@ class BlockPool:
     stay when their last request leaves, until room is needed: the longest unused goes first.
     """
 
-    def __init__(self, blocks: int | None, *, caches: bool = False) -> None:
+    def __init__(
+        self, blocks: int | None, *, caches: bool = False, block_tokens: int = KV_BLOCK_TOKENS
+    ) -> None:
         self._blocks = blocks
+        self._block_tokens = block_tokens
         self._caches = caches and blocks is not None
         self._own = 0
         self._users: dict[Hashable, int] = {}
@@ -45,7 +48,7 @@ class BlockPool:
         """Hold `blocks` blocks for a request, its prompt's among them; None: no room for them."""
         if self._blocks is None:
             return Held((), 0, 0)
-        chain = _chain(prompt_ids) if self._caches else ()
+        chain = _chain(prompt_ids, self._block_tokens) if self._caches else ()
         known = 0
         while known < len(chain) and (chain[known] in self._users or chain[known] in self._kept):
             known += 1
@@ -60,7 +63,7 @@ class BlockPool:
         while self.used + len(self._kept) > self._blocks:
             self._kept.popitem(last=False)
         self.peak = max(self.peak, self.used)
-        return Held(shared, own, known * KV_BLOCK_TOKENS)
+        return Held(shared, own, known * self._block_tokens)
 
     def give_back(self, held: Held) -> None:
         """Its request has left."""
@@ -73,11 +76,11 @@ class BlockPool:
                 self._kept[block] = None
 
 
-def _chain(prompt_ids: Sequence[int]) -> tuple[Hashable, ...]:
+def _chain(prompt_ids: Sequence[int], block_tokens: int) -> tuple[Hashable, ...]:
     """A name for each full block; the last token is computed anew whatever is cached."""
     names: list[Hashable] = []
     before = 0
-    for end in range(KV_BLOCK_TOKENS, len(prompt_ids), KV_BLOCK_TOKENS):
-        before = hash((before, tuple(prompt_ids[end - KV_BLOCK_TOKENS : end])))
+    for end in range(block_tokens, len(prompt_ids), block_tokens):
+        before = hash((before, tuple(prompt_ids[end - block_tokens : end])))
         names.append(before)
     return tuple(names)
