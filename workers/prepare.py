@@ -15,7 +15,13 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
 from batchgen.domain.outcomes import Choice, Embedding, Failed, Generation
-from batchgen.domain.requests import EmbeddingInput, GenerationRequest, SamplingParams, TextPrompt
+from batchgen.domain.requests import (
+    EmbeddingInput,
+    Endpoint,
+    GenerationRequest,
+    SamplingParams,
+    TextPrompt,
+)
 from batchgen.engines.protocol import Applied, EngineRequest
 from batchgen.engines.registry import refusal
 from batchgen.engines.spec import EngineSpec
@@ -117,7 +123,8 @@ class GenerationPreparer(Preparer):
                 return openai.in_own_words(request.endpoint, refused)
             ids = self._encoder.encode(request.prompt)
         except InvalidRequest as error:
-            return Failed(400, error.code, error.message, error.param)
+            failed = Failed(400, error.code, error.message, error.param)
+            return openai.in_own_words(request.endpoint, failed)
         return self._within_limits(request, ids)
 
     def _output(
@@ -192,6 +199,8 @@ def error_record(request: GenerationRequest, failed: Failed) -> Record:
     return Record(request.index, openai.error_line(request.custom_id, failed))
 
 
-def failed_record(line: RequestLine, failed: Failed) -> Record:
-    """The error line of a request that cannot run."""
+def failed_record(line: RequestLine, failed: Failed, endpoint: Endpoint | None = None) -> Record:
+    """The error line of a request that cannot run; `endpoint` says in whose words."""
+    if endpoint is not None:
+        failed = openai.in_own_words(endpoint, failed)
     return Record(line.index, openai.error_line(custom_id_of(line.raw), failed))

@@ -180,7 +180,7 @@ class Session:
                 record, usage = preparer.output(item.work.claimed, item.prepared, made)
                 item.work.add(record, usage, self._resident.session_id)
             case Failed() as failed:
-                record = failed_record(item.line, failed)
+                record = failed_record(item.line, failed, item.prepared.request.endpoint)
                 item.work.add(record, session_id=self._resident.session_id)
             case _:
                 self._reading.again([item])
