@@ -18,6 +18,7 @@ import typer
 from batchgen.cli.main import app
 from batchgen.cli.spec_flags import engine_flags, place_in
 from batchgen.domain import states
+from batchgen.domain.checks import CHECK_TRANSITIONS, CheckState
 from batchgen.domain.states import JOB_TRANSITIONS, OPENAI_STATUS, SHARD_TRANSITIONS
 from batchgen.engines import spec
 from batchgen.engines.spec_texts import texts_of
@@ -223,7 +224,7 @@ def states_page() -> str:
     )
     return "\n".join(
         [
-            "# States of jobs and shards\n",
+            "# States of jobs, shards and checks\n",
             _STATES_INTRODUCTION,
             "## Jobs\n",
             _diagram(JOB_TRANSITIONS, states.JobState.VALIDATING),
@@ -232,6 +233,9 @@ def states_page() -> str:
             "## Shards\n",
             "A shard is the unit of lease: a range of the input's lines.\n",
             _diagram(SHARD_TRANSITIONS, states.ShardState.PENDING),
+            "## Checks of models\n",
+            "From `batchgen/domain/checks.py`: what `batchgen model check` waits for.\n",
+            _diagram(CHECK_TRANSITIONS, CheckState.WAITING),
         ]
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from batchgen.domain.checks import Check, CheckState
 from batchgen.domain.errors import InvalidRequest, LostLease, NotFound
@@ -258,6 +259,29 @@ def test_a_check_of_another_project_is_not_there(house: House) -> None:
     check = ask(house)
     with pytest.raises(NotFound):
         model_checks.look(house.database, house.settings, check.id, Project("other"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "state = 'resting'",
+        "state = 'running'",
+        "state = 'passed', ended_at = now()",
+        "state = 'failed', ended_at = now()",
+        "state = 'expired', reason = 'late'",
+        "report = '{}'",
+        "reason = 'none'",
+        "lease_token = gen_random_uuid()",
+        "lease_until = now()",
+        "ended_at = now()",
+        "max_tokens = 0",
+    ],
+)
+def test_the_database_refuses_a_check_that_cannot_be(house: House, wrong: str) -> None:
+    house.register()
+    ask(house)
+    with pytest.raises(IntegrityError), house.database.unit_of_work() as tx:
+        tx.execute(text(f"UPDATE model_checks SET {wrong}"))
 
 
 def _claim(house: House, holder: str) -> LeaseToken:
