@@ -19,7 +19,14 @@ from batchgen.chat.messages import chars_in, chat_messages
 from batchgen.chat.template import ChatTemplate, load_template, plain_template
 from batchgen.chat.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from batchgen.domain.errors import InvalidRequest
-from batchgen.domain.requests import ChatPrompt, Prompt, SamplingParams, TextPrompt, TokenPrompt
+from batchgen.domain.requests import (
+    ChatPrompt,
+    EmbeddingInput,
+    Prompt,
+    SamplingParams,
+    TextPrompt,
+    TokenPrompt,
+)
 
 
 class PromptEncoder:
@@ -49,9 +56,45 @@ class PromptEncoder:
                 ids, field = self.tokenizer.encode(text, add_special_tokens=bool(text)), "prompt"
             case TokenPrompt(ids=given):
                 ids, field = list(given), "prompt"
+            case EmbeddingInput():
+                raise InvalidRequest("the model generates text, it makes no vectors", param="input")
         if not ids:
             raise InvalidRequest("the prompt is empty", code="empty_prompt", param=field)
         return ids
+
+    def write(self, prompt: Prompt, image_tag: str) -> str:
+        """The prompt's text, for an engine that tokenizes by itself: see `chat_messages`.
+
+        Raises InvalidRequest, also for what such an engine could not tell from the template's own:
+        control tokens and image tags that a user typed.
+        """
+        head = image_tag.partition("{}")[0]
+        match prompt:
+            case ChatPrompt(messages=messages, template_kwargs=options, tools=tools):
+                if self._template is None:
+                    raise _no_template()
+                shown = {**options, "tools": [*tools]} if tools else options
+                typed = chat_messages(messages, "")
+                if head in str(typed) or self._guard.suspects(typed) or self._guard.suspects(shown):
+                    raise InvalidRequest(
+                        "a message holds what a model with images takes for a control token or an "
+                        "image: leave it out",
+                        code="unsupported_content",
+                        param="messages",
+                    )
+                plain = chat_messages(messages, image_tag)
+                chars = chars_in(plain) + chars_in(shown)
+                text, field = self._template.render(plain, shown, chars=chars), "messages"
+            case TextPrompt(text=text) if head not in text:
+                field = "prompt"
+            case _:
+                raise InvalidRequest(
+                    "a model with images takes a prompt of text without image tags",
+                    code="unsupported_content",
+                    param="prompt",
+                )
+        _refuse_surrogates(text, field)
+        return text
 
     @property
     def template(self) -> str:
@@ -94,12 +137,7 @@ class PromptEncoder:
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
     ) -> list[int]:
         if self._template is None:
-            raise InvalidRequest(
-                "the model has no chat template; use /v1/completions, or register a model whose "
-                "directory has a chat_template.jinja",
-                code="no_chat_template",
-                param="messages",
-            )
+            raise _no_template()
         plain = chat_messages(messages)
         chars = chars_in(plain) + chars_in(options)
         if self._guard.suspects(plain) or self._guard.suspects(options):
@@ -121,6 +159,15 @@ class PromptEncoder:
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         return frozenset(self.tokenizer.special_tokens.values())
+
+
+def _no_template() -> InvalidRequest:
+    return InvalidRequest(
+        "the model has no chat template; use /v1/completions, or register a model whose "
+        "directory has a chat_template.jinja",
+        code="no_chat_template",
+        param="messages",
+    )
 
 
 def _refuse_surrogates(text: str, field: str) -> None:

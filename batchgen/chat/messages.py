@@ -6,15 +6,18 @@ from typing import Any
 from batchgen.domain.errors import InvalidRequest
 
 
-def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def chat_messages(
+    messages: Sequence[Mapping[str, Any]], image_tag: str | None = None
+) -> list[dict[str, Any]]:
     """The messages with every content as one text (parts joined with nothing between them).
 
+    An image stands as `image_tag`, with its number in the place of `{}`; None: the model sees none.
     An assistant's content may be null or absent where it has tool calls. Raises InvalidRequest
     naming the place.
     """
     if not messages:
         raise InvalidRequest("messages is empty", code="empty_prompt", param="messages")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]", image_tag) for i, message in enumerate(messages)]
 
 
 def chars_in(value: Any) -> int:
@@ -28,7 +31,7 @@ def chars_in(value: Any) -> int:
     return 0
 
 
-def _message(message: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], place: str, image_tag: str | None) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequest(f"{place} is not an object", param=place)
     role = message.get("role")
@@ -37,19 +40,21 @@ def _message(message: Mapping[str, Any], place: str) -> dict[str, Any]:
     content = message.get("content")
     if content is None and not (role == "assistant" and message.get("tool_calls")):
         raise InvalidRequest(f"{place}.content is missing", param=f"{place}.content")
-    return {**message, "content": _text(content, f"{place}.content")}
+    return {**message, "content": _text(content, f"{place}.content", image_tag)}
 
 
-def _text(content: Any, place: str) -> str | None:
+def _text(content: Any, place: str, image_tag: str | None) -> str | None:
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
         raise InvalidRequest(f"{place} must be a text or a list of parts", param=place)
-    return "".join(_part(part, f"{place}[{i}]") for i, part in enumerate(content))
+    return "".join(_part(part, f"{place}[{i}]", image_tag) for i, part in enumerate(content))
 
 
-def _part(part: Any, place: str) -> str:
+def _part(part: Any, place: str, image_tag: str | None) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image" and image_tag is not None:
+        return image_tag.replace("{}", str(part["index"]))
     if kind != "text":
         raise InvalidRequest(
             f"{place} is of type {kind!r}; this model takes text only",

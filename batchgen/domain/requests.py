@@ -70,11 +70,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages to be rendered by the model's chat template, and the tools it shall show."""
+    """Messages to be rendered by the model's chat template, and the tools it shall show.
+
+    `images` are the encoded files of all messages, in order; a part `{"type": "image", "index": n}`
+    of a message's content says where one stands.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

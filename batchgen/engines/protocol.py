@@ -21,7 +21,9 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     `id` is the supervisor's own counter, never used twice in a host's life. `body` is None except
     for engines whose `Applied.takes_text` is true. `texts` are what vectors are wanted of, None for
-    generation; `prompt_ids` are then the tokens of all of them.
+    generation; `prompt_ids` are then the tokens of all of them. `text` is the prompt as engines
+    want it that see images, with `Applied.image_tag` where each of `images` (encoded files) stands;
+    `prompt_ids` then has `Applied.image_tokens` ids for each.
     """
 
     id: int
@@ -29,6 +31,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     sampling: SamplingParams
     body: dict[str, Any] | None = None
     texts: list[str] | None = None
+    text: str | None = None
+    images: list[bytes] = []
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -82,7 +86,9 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     `config` is JSON: every knob as the pipeline reports it. `model_hash` is the content hash of
     weights and tokenizer. `compile_s` and `cache_state` (`cold`, `warm`, `off`) are None where the
     engine cannot tell; `cache_bytes` is the size of the cache's entry, None without one. `max_live`
-    is how many requests are worth having in the running batch.
+    is how many requests are worth having in the running batch. `image_tag` marks an image in a
+    prompt's text, by its number in the place of `{}`; None where the model sees no images. An image
+    takes up to `image_tokens` of the prompt.
     """
 
     engine: str
@@ -103,6 +109,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     cache_state: str | None = None
     cache_bytes: int | None = None
     model_hash: str | None = None
+    image_tag: str | None = None
+    image_tokens: int = 0
     libraries: dict[str, str] = {}
 
 

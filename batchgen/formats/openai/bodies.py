@@ -11,11 +11,19 @@ import msgspec
 Scalar = str | bool | int | float | None
 
 
+class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
+    """Where an image is; `detail` is up to the model's own preparation of images."""
+
+    url: str
+    detail: str | None = None
+
+
 class Part(msgspec.Struct):
-    """A part of a message's content; only those of type `text` are understood."""
+    """A part of a message's content; those of type `text` and `image_url` are understood."""
 
     type: str
     text: str | None = None
+    image_url: ImageUrl | None = None
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):

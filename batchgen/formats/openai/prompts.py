@@ -7,6 +7,7 @@ from typing import Any
 from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.requests import ChatPrompt, TextPrompt, TokenPrompt
 from batchgen.formats.openai.bodies import CalledTool, ChatBody, CompletionBody, Message
+from batchgen.formats.openai.images import image_file
 
 # A developer message is what newer clients call a system message; templates know the older name.
 _ROLES = {
@@ -32,7 +33,8 @@ def chat_prompt(body: ChatBody, tools: tuple[Mapping[str, Any], ...] = ()) -> Ch
             code="empty_array",
             param="messages",
         )
-    messages = tuple(_message(message, i) for i, message in enumerate(body.messages))
+    images: list[bytes] = []
+    messages = tuple(_message(message, i, images) for i, message in enumerate(body.messages))
     if not any(message["content"] for message in messages):
         raise InvalidRequest(
             "Invalid 'messages': no message holds any text.", code="empty_prompt", param="messages"
@@ -44,7 +46,7 @@ def chat_prompt(body: ChatBody, tools: tuple[Mapping[str, Any], ...] = ()) -> Ch
                 f"Invalid 'chat_template_kwargs': '{name}' is not the request's to set.",
                 param=f"chat_template_kwargs.{name}",
             )
-    return ChatPrompt(messages, kwargs, tools)
+    return ChatPrompt(messages, kwargs, tools, tuple(images))
 
 
 def completion_prompt(body: CompletionBody) -> TextPrompt | TokenPrompt:
@@ -73,7 +75,7 @@ def completion_prompt(body: CompletionBody) -> TextPrompt | TokenPrompt:
     return TokenPrompt(tuple(prompt))
 
 
-def _message(message: Message, i: int) -> dict[str, Any]:
+def _message(message: Message, i: int, images: list[bytes]) -> dict[str, Any]:
     role = _ROLES.get(message.role)
     if role is None:
         supported = ", ".join(f"'{name}'" for name in _ROLES)
@@ -92,7 +94,7 @@ def _message(message: Message, i: int) -> dict[str, Any]:
     calls = _calls(message, role, i)
     # A turn that calls tools need not say anything.
     said = bool(message.content) or not calls
-    out: dict[str, Any] = {"role": role, "content": _content(message, i) if said else None}
+    out: dict[str, Any] = {"role": role, "content": _content(message, i, images) if said else None}
     if calls:
         out["tool_calls"] = calls
     if message.tool_call_id is not None:
@@ -142,7 +144,8 @@ def _call(call: CalledTool, place: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _content(message: Message, i: int) -> str:
+def _content(message: Message, i: int, images: list[bytes]) -> str | list[dict[str, Any]]:
+    """One text; parts only where there are images among them, which go to `images`."""
     content = message.content
     if isinstance(content, str):
         return content
@@ -152,12 +155,18 @@ def _content(message: Message, i: int) -> str:
             code="missing_required_parameter",
             param=f"messages[{i}].content",
         )
-    texts = []
+    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
+    n_before = len(images)
     for j, part in enumerate(content):
         place = f"messages[{i}].content[{j}]"
+        if part.type == "image_url" and part.image_url is not None:
+            parts.append({"type": "image", "index": len(images)})
+            images.append(image_file(part.image_url.url, place))
+            continue
         if part.type != "text":
             raise InvalidRequest(
-                f"Invalid value for '{place}.type': only 'text' is supported.",
+                f"Invalid value for '{place}.type': 'text' and 'image_url' are supported.",
                 code="unsupported_value",
                 param=f"{place}.type",
             )
@@ -168,5 +177,8 @@ def _content(message: Message, i: int) -> str:
                 param=f"{place}.text",
             )
         texts.append(part.text)
+        parts.append({"type": "text", "text": part.text})
+    if len(images) > n_before:
+        return parts
     # Templates of text models take one string; servers of this kind join parts by a newline.
     return "\n".join(texts)
