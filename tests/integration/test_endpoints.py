@@ -146,3 +146,20 @@ def test_responses_are_what_the_chat_would_answer(real: House) -> None:
     assert formed.output_text.lstrip().startswith("{")
     if formed.status == "completed":
         assert isinstance(json.loads(formed.output_text)["n"], bool)
+
+
+def test_a_failure_names_the_field_that_its_endpoint_has(house: House) -> None:
+    house.register(
+        "m",
+        engine="openvino",
+        path=str(TARGET),
+        runtime_config={"INFERENCE_NUM_THREADS": 1},
+        scheduler_config={"num_kv_blocks": 4},
+    )
+    long = "boxes " * 300
+    by_prompt = run(house, COMPLETIONS, {"prompt": long}, {"prompt": "a", "logprobs": 3})
+    assert (by_prompt["0"]["code"], by_prompt["0"]["param"]) == ("kv_capacity", "prompt")
+    assert by_prompt["1"]["param"] == "logprobs"
+    by_input = run(house, RESPONSES, {"input": long}, {"input": long * 40})
+    assert (by_input["0"]["code"], by_input["0"]["param"]) == ("kv_capacity", "input")
+    assert by_input["1"]["param"] == "input"

@@ -49,10 +49,10 @@ def _without_effect(sampling: SamplingParams) -> Failed | None:
 
 def _takes_the_likeliest(sampling: SamplingParams) -> bool:
     """Logprobs are of what the model says, before penalties and what is forbidden."""
-    penalties = (sampling.presence_penalty, sampling.frequency_penalty)
     return (
         sampling.temperature == 0
-        and penalties == (0, 0)
+        and sampling.presence_penalty == 0
+        and sampling.frequency_penalty == 0
         and sampling.repetition_penalty == 1
         and sampling.min_tokens == 0
         and sampling.grammar is None
