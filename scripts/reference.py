@@ -38,12 +38,12 @@ _FLAGS = {
     "prompt_lookup": "--prompt-lookup",
     "prompt_lookup.num_assistant_tokens": "--num-assistant-tokens",
 }
-_SIMULATED_INTRODUCTION = """\
-What a model registered with `"engine": "simulated"` may set, in the same ways as
+_OTHER_INTRODUCTION = """\
+What a model registered with `"engine": "{engine}"` may set, in the same ways as
 [those of openvino](engine-openvino.md); what has no flag by `--set key=value`.
 """
 _OPENVINO_INTRODUCTION = """\
-What a model registered with `"engine": "openvino"` may set: in the `spec` of `POST /v1/models`, in
+What a model registered with `"engine": "{engine}"` may set: in the `spec` of `POST /v1/models`, in
 a file of `batchgen model apply` or `model add --spec`, by its flag of `batchgen model add`, or by
 `--set key=value`; all but paths and the device also for one job, as its `engine`. A setting that
 the engine would drop, ignore or override is refused with the reason
@@ -143,31 +143,36 @@ def settings_page() -> str:
 
 
 def openvino_page() -> str:
-    parts: list[tuple[str, type[msgspec.Struct]]] = [
-        ("", spec.OpenVinoSpec),
-        ("scheduler_config", spec.SchedulerSettings),
-        ("draft", spec.DraftModel),
-        ("prompt_lookup", spec.PromptLookup),
-        ("scheduler_config.cache_eviction", spec.CacheEviction),
-        ("scheduler_config.sparse_attention", spec.SparseAttention),
-    ]
-    options = {flag.setting: flag.option for flag in engine_flags()}
-    out = ["# Engine settings: openvino\n", _OPENVINO_INTRODUCTION]
-    for place, kind in parts:
-        out.append(_part(place or "The model", place, kind, options))
-    return "\n".join(out)
+    return _engine_page("openvino", spec.OpenVinoSpec, _OPENVINO_INTRODUCTION)
+
+
+def embeddings_page() -> str:
+    kind = spec.OpenVinoEmbeddingSpec
+    return _engine_page("openvino-embeddings", kind, _OTHER_INTRODUCTION)
 
 
 def simulated_page() -> str:
-    options = {place_in("simulated", f.setting): f.option for f in engine_flags()}
-    return "\n".join(
-        [
-            "# Engine settings: simulated\n",
-            _SIMULATED_INTRODUCTION,
-            _part("The engine", "", spec.SimulatedSpec, options),
-            _part("rules", "rules[]", spec.Rule, {}),
-        ]
-    )
+    return _engine_page("simulated", spec.SimulatedSpec, _OTHER_INTRODUCTION)
+
+
+def _engine_page(engine: str, kind: type[msgspec.Struct], introduction: str) -> str:
+    options = {place_in(engine, flag.setting): flag.option for flag in engine_flags()}
+    out = [f"# Engine settings: {engine}\n", introduction.format(engine=engine)]
+    for place, part in _parts("", kind):
+        has_flags = options if "[]" not in place else {}
+        out.append(_part(place or "The model", place, part, has_flags))
+    return "\n".join(out)
+
+
+def _parts(place: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """The objects in which settings stand, and where, each before those in it."""
+    yield place, kind
+    for field in msgspec.structs.fields(kind):
+        inner = typing.get_args(field.type) or (field.type,)
+        many = "[]" if typing.get_origin(field.type) is list else ""
+        for struct in inner:
+            if isinstance(struct, type) and issubclass(struct, msgspec.Struct):
+                yield from _parts(f"{place}.{field.name}{many}".removeprefix("."), struct)
 
 
 def _part(title: str, place: str, kind: type[msgspec.Struct], options: Mapping[str, str]) -> str:
@@ -273,6 +278,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "settings.md": settings_page,
     "engine-openvino.md": openvino_page,
+    "engine-openvino-embeddings.md": embeddings_page,
     "engine-simulated.md": simulated_page,
     "states.md": states_page,
 }

@@ -52,7 +52,7 @@ def json_value(text: str, option: str, kind: type) -> Any:
 
 def make_paths_absolute(spec: dict[str, Any], directory: Path) -> None:
     """A path that exists here is meant from `directory`; any other is the server's to judge."""
-    for name in ("path", "draft.path"):
+    for name in ("path", "draft.path", "lora.path"):
         if not _has(spec, name):
             continue
         place, last = _place(spec, name)

@@ -18,6 +18,7 @@ class Engine(StrEnum):
     """The engines there are."""
 
     OPENVINO = "openvino"
+    OPENVINO_EMBEDDINGS = "openvino-embeddings"
     SIMULATED = "simulated"
 
 

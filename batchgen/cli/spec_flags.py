@@ -1,4 +1,4 @@
-"""A flag for every engine setting, made from the typed spec: a setting has one place.
+"""A flag for every engine setting, made from the typed specs: a setting has one place.
 
 A flag is named after its setting; settings of a part carry the part's name before theirs, but those
 of the scheduler, which users of OpenVINO servers know by their bare names.
@@ -15,13 +15,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from batchgen.engines.spec import OpenVinoSpec, SimulatedSpec
+from batchgen.engines.spec import OpenVinoEmbeddingSpec, OpenVinoSpec, SimulatedSpec
 from batchgen.engines.spec_texts import texts_of
 
 # Given in another way, or by the server alone.
 _NO_FLAG = frozenset(
     {
-        *("path", "device", "cache_dir", "content_hash", "draft.content_hash"),
+        *("path", "device", "cache_dir"),
+        *("content_hash", "draft.content_hash", "lora.content_hash"),
         # --num-assistant-tokens is of the way of speculation that is chosen.
         "prompt_lookup.num_assistant_tokens",
     }
@@ -55,7 +56,10 @@ class Flag:
 
 def engine_flags() -> tuple[Flag, ...]:
     """In the order of the spec, parts after what is the model's own."""
-    return tuple(_of(OpenVinoSpec, ""))
+    flags = {flag.parameter: flag for flag in _of(OpenVinoSpec, "")}
+    for flag in _of(OpenVinoEmbeddingSpec, ""):
+        flags.setdefault(flag.parameter, flag)
+    return tuple(flags.values())
 
 
 def parameters(flags: tuple[Flag, ...]) -> list[Parameter]:
@@ -121,7 +125,7 @@ def _parameter(setting: str) -> str:
 def _option(flag: Flag) -> Any:
     if _plain(flag.kind) is bool:
         return typer.Option(f"{flag.option}/--no-{flag.option.removeprefix('--')}", help=flag.text)
-    metavar = "JSON" if flag.takes_json else "DIR" if flag.setting.endswith("path") else None
+    metavar = "JSON" if flag.takes_json else "PATH" if flag.setting.endswith("path") else None
     return typer.Option(flag.option, metavar=metavar, help=flag.text)
 
 

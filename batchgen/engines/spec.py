@@ -122,6 +122,8 @@ class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     path: str
     """A safetensors file in PEFT's layout, made for this very model."""
+    content_hash: str | None = None
+    """What it must hash to; put in by the server, never given by a user."""
     alpha: float | None = None
     """Its scale. Default: lora_alpha / r of the adapter_config.json beside it, else 1."""
 
@@ -164,6 +166,8 @@ class OpenVinoSpec(
     """How the model writes tool calls; `none` leaves them in the text. Default: by its template."""
     reasoning_parser: ReasoningParser | None = None
     """How it marks its thinking; `none` leaves it in the text. Default: by its template."""
+    max_image_tokens: int | None = None
+    """Tokens that an image takes at most, for models that see. Default: as its files tell."""
     lora: LoraAdapter | None = None
     """See below."""
     cache: bool = True

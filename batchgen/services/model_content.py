@@ -15,7 +15,11 @@ import msgspec
 import structlog
 
 from batchgen.domain.jobs import Model
-from batchgen.engines.openvino.model_dir import content_files, content_hash
+from batchgen.engines.openvino.model_dir import (
+    adapter_files,
+    content_files,
+    content_hash,
+)
 from batchgen.engines.spec import EngineSpec, OpenVinoSpec, SimulatedSpec, decode_spec
 from batchgen.settings import Settings
 from batchgen.storage import models
@@ -23,7 +27,7 @@ from batchgen.storage.session import Database
 
 log = structlog.get_logger(__name__)
 
-_DRAFT = "draft/"
+_DRAFT, _LORA = "draft/", "lora/"
 # About a third of a second.
 _AT_ONCE_BYTES = 256 * 2**20
 
@@ -111,12 +115,14 @@ def _seal(spec: EngineSpec) -> dict[str, list[int]] | None:
     places = directories(spec)
     if not places or not all(path.is_dir() for path in places.values()):
         return None
-    out = {}
-    for prefix, directory in places.items():
-        for file in content_files(directory):
-            stat = file.stat()
-            out[prefix + file.name] = [stat.st_size, stat.st_mtime_ns]
-    return out
+    files = {p + f.name: f for p, directory in places.items() for f in content_files(directory)}
+    if isinstance(spec, OpenVinoSpec) and spec.lora is not None:
+        adapter = adapter_files(Path(spec.lora.path))
+        if not adapter:
+            return None
+        files |= {_LORA + file.name: file for file in adapter}
+    stats = {name: file.stat() for name, file in files.items()}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 
 
 def _hashes(spec: EngineSpec, settings: Settings) -> tuple[str, str | None]:

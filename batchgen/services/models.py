@@ -11,6 +11,8 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Device, Model
 from batchgen.engines.fingerprint import fingerprint
+from batchgen.engines.openvino.model_dir import adapter_hash
+from batchgen.engines.openvino.model_dir import MODEL_XML, VISION_XML
 from batchgen.engines.registry import endpoints, memory_fault, spec_faults, spec_warnings
 from batchgen.engines.spec import (
     EngineSpec,
@@ -30,7 +32,7 @@ from batchgen.storage.session import Database
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 _POOL = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 # What only the server decides.
-_DERIVED = ("cache_dir", "content_hash", "draft.content_hash")
+_DERIVED = ("cache_dir", "content_hash", "draft.content_hash", "lora.content_hash")
 # What only a registration decides: a job names nothing on the machines.
 _REGISTERED = ("engine", "path", "device", "draft.path", "lora.path")
 
@@ -256,18 +258,22 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _with_checked_paths(spec: EngineSpec, settings: Settings) -> EngineSpec:
     match spec:
         case OpenVinoSpec():
-            path = model_directory(spec.path, settings, holds="openvino_model.xml")
+            path = model_directory(spec.path, settings, holds=MODEL_XML, or_else=VISION_XML)
             changed: dict[str, Any] = {"path": str(path)}
             if spec.draft is not None:
                 draft = model_directory(
-                    spec.draft.path, settings, holds="openvino_model.xml", param="draft.path"
+                    spec.draft.path, settings, holds=MODEL_XML, param="draft.path"
                 )
                 changed["draft"] = {**encode_spec(spec)["draft"], "path": str(draft)}
             if spec.lora is not None:
                 lora = adapter_file(spec.lora.path, settings, param="lora.path")
-                changed["lora"] = {**encode_spec(spec)["lora"], "path": str(lora)}
+                changed["lora"] = {
+                    **encode_spec(spec)["lora"],
+                    "path": str(lora),
+                    "content_hash": adapter_hash(lora),
+                }
         case OpenVinoEmbeddingSpec():
-            path = model_directory(spec.path, settings, holds="openvino_model.xml")
+            path = model_directory(spec.path, settings, holds=MODEL_XML)
             changed = {"path": str(path)}
         case SimulatedSpec():
             if spec.path is None:

@@ -11,7 +11,7 @@ from batchgen.cli.fleet_file import FleetFile, read_fleet
 from batchgen.cli.settings_file import read_settings
 from batchgen.cli.spec_flags import engine_flags
 from batchgen.domain.errors import InvalidRequest, UnknownOption
-from batchgen.engines.spec import OpenVinoSpec
+from batchgen.engines.spec import OpenVinoEmbeddingSpec, OpenVinoSpec
 from tests.cli.shell import Shell
 from tests.house import MODELS
 
@@ -43,8 +43,8 @@ def leaves(kind: type[msgspec.Struct], above: str = "") -> set[str]:
 def test_every_engine_setting_has_a_flag() -> None:
     flags = {flag.setting for flag in engine_flags()}
     otherwise = {"path", "device", "prompt_lookup.num_assistant_tokens"}
-    derived = {"cache_dir", "content_hash", "draft.content_hash"}
-    assert leaves(OpenVinoSpec) == flags | otherwise | derived
+    derived = {"cache_dir", "content_hash", "draft.content_hash", "lora.content_hash"}
+    assert leaves(OpenVinoSpec) | leaves(OpenVinoEmbeddingSpec) == flags | otherwise | derived
     assert len({flag.option for flag in engine_flags()}) == len(flags)
     assert [flag.option for flag in engine_flags() if not flag.text] == []
 
@@ -86,6 +86,11 @@ def test_either_way_of_speculation_has_its_number_of_tokens(stack: Shell) -> Non
     assert drafted["draft_content_hash"]
     looked_up = stack(*add, "--prompt-lookup", "--prompt-lookup-max-ngram-size", "2").json()
     assert looked_up["spec"]["prompt_lookup"] == {"num_assistant_tokens": 3, "max_ngram_size": 2}
+    embedding = stack(
+        *("model", "add", "embed", "--engine", "openvino-embeddings", "--path", TARGET),
+        *("--pooling", "mean", "--no-normalize", "--json"),
+    ).json()
+    assert (embedding["spec"]["pooling"], embedding["spec"]["normalize"]) == ("mean", False)
     eagle = stack(*add, "--draft-model-path", DRAFT, "--eagle3").json()
     assert eagle["spec"]["draft"]["kind"] == "eagle3"
 

@@ -14,7 +14,7 @@ from batchgen.domain.errors import InvalidRequest, LoadFailed, UnknownOption
 from batchgen.domain.jobs import Fault, Model
 from batchgen.domain.states import JobState
 from batchgen.engines.registry import make_engine
-from batchgen.engines.spec import OpenVinoSpec
+from batchgen.engines.spec import OpenVinoSpec, decode_spec
 from batchgen.services import models
 from batchgen.settings import Settings
 from batchgen.storage.objects import ObjectStore
@@ -184,6 +184,25 @@ def test_files_that_were_only_touched_stay_the_same_revision(house: House, copy:
     assert resolve(house).model.id == first.id
 
 
+def test_a_changed_adapter_is_noticed_and_makes_a_new_revision(
+    house: House, tmp_path: Path
+) -> None:
+    file = tmp_path / "adapter.safetensors"
+    file.write_bytes(b"one")
+    first = add(house, MODELS / TARGET, lora={"path": str(file)})
+    assert resolve(house).model.id == first.id
+    file.write_bytes(b"another")
+    with pytest.raises(InvalidRequest, match=r"\(lora/adapter\.safetensors\)"):
+        resolve(house)
+    second = add(house, MODELS / TARGET, lora={"path": str(file)})
+    assert (second.revision, second.content_hash) == (2, first.content_hash)
+    assert second.spec["lora"]["content_hash"] != first.spec["lora"]["content_hash"]
+    assert second.fingerprint != first.fingerprint
+    spec = decode_spec({**second.spec, "lora": first.spec["lora"]})
+    with pytest.raises(LoadFailed, match="another LoRA adapter here than was registered"):
+        make_engine(spec).load(spec)
+
+
 def test_an_earlier_registration_without_a_content_gets_one(house: House, copy: Copy) -> None:
     directory = copy()
     first = add(house, directory)
@@ -242,6 +261,7 @@ def test_a_job_whose_model_changed_before_it_was_read_fails_with_the_reason(
         {"content_hash": "0"},
         {"draft": {"path": "/etc", "num_assistant_tokens": 1}},
         {"draft": {"content_hash": "0"}},
+        {"lora": {"path": "/etc/passwd"}},
     ],
 )
 def test_a_job_names_nothing_on_the_machines(house: House, overrides: dict[str, Any]) -> None:

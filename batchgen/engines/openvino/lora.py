@@ -18,6 +18,7 @@ import openvino_genai as genai
 
 from batchgen.chat.tokenizer import read_json
 from batchgen.domain.errors import LoadFailed
+from batchgen.engines.openvino.model_dir import adapter_hash
 from batchgen.engines.spec import Json, LoraAdapter
 
 _HEADER_BYTES_MAX = 100 << 20
@@ -68,6 +69,11 @@ class CheckedLora:
 def check_lora(lora: LoraAdapter, model_dir: Path) -> CheckedLora:
     """Raises LoadFailed where any part of the adapter would have no effect."""
     path = Path(lora.path)
+    if lora.content_hash not in (None, adapter_hash(path)):
+        raise LoadFailed(
+            f"{path} is another LoRA adapter here than was registered: copy the registered one, or "
+            "register the model again"
+        )
     pairs = _pairs(path, _header(path))
     linears = _linears(model_dir / "openvino_model.xml")
     strangers = sorted(

@@ -11,6 +11,9 @@ from typing import Any
 from batchgen.chat.tokenizer import eos_ids, read_json
 from batchgen.domain.errors import LoadFailed
 
+MODEL_XML = "openvino_model.xml"
+VISION_XML = "openvino_language_model.xml"
+"""A model that sees is exported in parts: this is the one that generates."""
 _CHUNK_BYTES = 4 << 20
 _HASHED = ("*.xml", "*.bin", "tokenizer.json", "*config.json", "chat_template.jinja")
 _HASH_FILE = "batchgen-hashes.json"
@@ -20,22 +23,29 @@ _digests: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The limits of a model. `positions` None: the directory does not tell."""
+    """The limits of a model. `positions` None: the directory does not tell.
+
+    `sees`: it takes images, each as at most `image_tokens` tokens (None: not told).
+    """
 
     positions: int | None
     vocab_size: int
     eos_ids: tuple[int, ...]
     linear_attention: bool
+    sees: bool = False
+    image_tokens: int | None = None
 
 
 def read_facts(model_dir: Path) -> ModelFacts:
     """Read config.json. Raises LoadFailed where the directory holds no OpenVINO model."""
-    if not (model_dir / "openvino_model.xml").is_file():
+    sees = (model_dir / VISION_XML).is_file()
+    if not sees and not (model_dir / MODEL_XML).is_file():
         raise LoadFailed(
             f"{model_dir} holds no openvino_model.xml; export the model with "
             "`optimum-cli export openvino --model DIR --task text-generation-with-past OUT`"
         )
     config = read_json(model_dir / "config.json")
+    image_tokens = _image_tokens(config, model_dir) if sees else None
     config = config.get("text_config", config)
     vocab_size, positions = config.get("vocab_size"), config.get("max_position_embeddings")
     if not isinstance(vocab_size, int):
@@ -45,7 +55,20 @@ def read_facts(model_dir: Path) -> ModelFacts:
         vocab_size=vocab_size,
         eos_ids=eos_ids(model_dir),
         linear_attention="linear_attention" in config.get("layer_types", ()),
+        sees=sees,
+        image_tokens=image_tokens,
     )
+
+
+def _image_tokens(config: Mapping[str, Any], model_dir: Path) -> int | None:
+    """What config.json says of every image, or what the largest prepared image comes to."""
+    said = config.get("image_seq_length")
+    if isinstance(said, int):
+        return said
+    prepared = read_json(model_dir / "preprocessor_config.json")
+    pixels = prepared.get("max_pixels") or (prepared.get("size") or {}).get("longest_edge")
+    side = (prepared.get("patch_size") or 0) * (prepared.get("merge_size") or 0)
+    return -(-pixels // side**2) if isinstance(pixels, int) and side else None
 
 
 def max_model_len(facts: ModelFacts, asked: int | None) -> int:
@@ -90,6 +113,17 @@ def content_hash(model_dir: Path, cache_dir: Path | None) -> str:
         with contextlib.suppress(OSError):
             note.write_text(json.dumps(hashes))
     whole = "".join(f"{name} {digest}\n" for name, (_, digest) in sorted(hashes.items()))
+    return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
+
+def adapter_files(adapter: Path) -> list[Path]:
+    """A LoRA adapter's file, and beside it the one that holds its scale, where that is there."""
+    return [path for path in (adapter, adapter.with_name("adapter_config.json")) if path.is_file()]
+
+
+def adapter_hash(adapter: Path) -> str:
+    """The hash of an adapter and its scale: 32 hex digits."""
+    whole = "".join(f"{_file_hash(path)}\n" for path in adapter_files(adapter))
     return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
 
