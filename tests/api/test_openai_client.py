@@ -6,6 +6,7 @@ import json
 import httpx
 import openai
 import pytest
+from openai.types.responses import Response
 
 from batchgen.domain.states import JobState
 from tests.api.hand import Hand
@@ -140,7 +141,7 @@ def test_a_conflict_is_not_sent_again(
     assert len(sent) == 1
 
 
-@pytest.mark.parametrize("endpoint", ["/v1/unknown", "/v1/embeddings", "/v1/responses", ""])
+@pytest.mark.parametrize("endpoint", ["/v1/unknown", "/v1/moderations", "v1/responses", ""])
 def test_an_unsupported_endpoint_is_refused_with_the_supported_ones(
     client: openai.OpenAI, endpoint: str
 ) -> None:
@@ -149,6 +150,38 @@ def test_an_unsupported_endpoint_is_refused_with_the_supported_ones(
     assert (refused.value.code, refused.value.param) == ("unsupported_endpoint", "endpoint")
     assert "/v1/chat/completions, /v1/completions" in refused.value.message
     assert not list(client.batches.list())
+
+
+def test_a_batch_of_responses_runs_and_its_lines_are_what_the_client_knows(
+    client: openai.OpenAI, house: House
+) -> None:
+    house.register()
+    url = "/v1/responses"
+    bodies = [{"model": "sim", "input": f"say {i}", "max_output_tokens": 4} for i in range(3)]
+    data = jsonl(
+        [
+            {"custom_id": f"r{i}", "method": "POST", "url": url, "body": body}
+            for i, body in enumerate(bodies)
+        ]
+    )
+    batch = create(client, data, endpoint=url)
+    assert batch.endpoint == url
+    house.ingest(batch.id)
+    worker = house.worker()
+    try:
+        worker.serve()
+    finally:
+        worker.leave()
+    house.finalize(batch.id)
+    batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed"
+    assert batch.output_file_id is not None
+    lines = client.files.content(batch.output_file_id).text.splitlines()
+    found = [Response.model_validate(json.loads(line)["response"]["body"]) for line in lines]
+    assert [response.output_text for response in found] == ["user"] * 3
+    assert {response.status for response in found} == {"incomplete"}
+    assert batch.usage is not None
+    assert batch.usage.output_tokens == 12
 
 
 @pytest.mark.parametrize("window", ["1h", "90m", "7d"])
