@@ -135,7 +135,11 @@ class Leases:
         self._give_back(self.works.values())
 
     def _may_claim(self, now: float) -> bool:
-        """The database is not left alone, and results do not pile up (the disk is full, say)."""
+        """The database is not left alone, results do not pile up (the disk is full, say), and no
+        shard goes with a suspect one, should that take this worker down.
+        """
+        if any(work.claimed.suspect for work in self.works.values()):
+            return False
         unwritten = sum(work.complete for work in self.works.values())
         return now >= self._write_after and unwritten < _UNWRITTEN
 
@@ -153,6 +157,7 @@ class Leases:
                     loyal=now - self._began < self._settings.engine_switch_s,
                     ahead=ahead,
                     above=above,
+                    beside_others=bool(self.works),
                 )
             return None if claimed is None else self.hold(claimed)
         except Unavailable:

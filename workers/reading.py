@@ -52,8 +52,8 @@ class Reading:
     def read(self, wanted: int) -> bool:
         """Read until so many requests wait. True: it was too much for one turn."""
         for _ in range(_LINES_A_TURN):
-            work = self._next_work(wanted)
-            if self.doubtful or work is None:
+            work = None if self.doubtful else self._next_work(wanted)
+            if work is None:
                 return False
             self._read_line(work)
         return True
@@ -61,8 +61,8 @@ class Reading:
     def read_ahead(self) -> None:
         """Read some of the lines that will be wanted later."""
         for _ in range(_AHEAD_A_TURN):
-            work = self._work_ahead()
-            if self.doubtful or work is None:
+            work = None if self.doubtful else self._work_ahead()
+            if work is None:
                 return
             self._read_line(work)
 
@@ -125,7 +125,7 @@ class Reading:
         line = work.next_line()
         if line is None or preparer is None:
             return
-        prepared = preparer.prepare(work.claimed, line)
+        prepared = work.warily(line, lambda: preparer.prepare(work.claimed, line))
         if isinstance(prepared, Failed):
             work.add(failed_record(line, prepared))
             return
