@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -25,11 +26,12 @@ from batchgen.engines.openvino.grammar_gate import GrammarGate
 from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.openvino.knobs import generation_config
 from batchgen.engines.openvino.kv_pool import KvPool
-from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
+from batchgen.engines.openvino.kv_size import block_tokens, draft_tokens
 from batchgen.engines.openvino.live import Live
 from batchgen.engines.openvino.loading import LoadedPipeline, load_pipeline
 from batchgen.engines.openvino.refusals import refusal
 from batchgen.engines.openvino.speculation import accepted_tokens, drafted_tokens
+from batchgen.engines.openvino.vision import image_tensor
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished, Rebuilding
 from batchgen.engines.spec import EngineSpec, OpenVinoSpec
@@ -75,8 +77,9 @@ class OpenVinoEngine:
         self._most_live = applied.max_live
         self._pool = KvPool(
             applied.kv_blocks,
+            block_tokens=block_tokens(spec, self._loaded.devices),
             evicts=self._loaded.scheduler["use_cache_eviction"],
-            draft_tokens=self._draft_tokens(),
+            draft_tokens=draft_tokens(spec),
         )
         return applied
 
@@ -185,6 +188,13 @@ class OpenVinoEngine:
         """Check all that the pipeline does not, or that would end it."""
         loaded, sampling = self._loaded_pipeline(), request.sampling
         applied, scheduler = loaded.applied, loaded.scheduler
+        if (request.text is None) == loaded.facts.sees:
+            return Failed(
+                400,
+                "unsupported_content",
+                "A model that sees images takes text, any other token ids.",
+                "prompt",
+            )
         n_in = len(request.prompt_ids)
         fault = prompt_fault(
             request.prompt_ids,
@@ -209,14 +219,6 @@ class OpenVinoEngine:
         if isinstance(limit, Failed):
             return limit
         return Live(request=request, limit=limit, asked=asked, t_enq=now)
-
-    def _draft_tokens(self) -> int:
-        """Tokens that speculation puts into the cache before they are verified."""
-        if self._spec.prompt_lookup is not None:
-            return self._spec.prompt_lookup.num_assistant_tokens + 1
-        if self._spec.draft is not None:
-            return (self._spec.draft.num_assistant_tokens or KV_BLOCK_TOKENS) + 1
-        return 0
 
     def _has_room(self, live: Live) -> bool:
         sequences = self._sequences + live.request.sampling.n
@@ -258,7 +260,6 @@ class OpenVinoEngine:
         refused = []
         for live in starting:
             sampling = live.request.sampling
-            prompt = np.array([live.request.prompt_ids], dtype=np.int64)
             try:
                 config = generation_config(
                     self._spec,
@@ -268,15 +269,22 @@ class OpenVinoEngine:
                     seed=secrets.randbits(63),
                 )
                 live.t_adm = time.monotonic_ns()
-                live.handle = self._pipeline().add_request(
-                    next(self._pipeline_ids), ov.Tensor(prompt), config
-                )
+                live.handle = self._add(live.request, config)
             except (RuntimeError, TypeError, ValueError) as error:
                 self._leave(live)
                 reason = str(error).strip().splitlines()[-1]
                 failure = Failed(400, "invalid_value", f"The engine refuses the request: {reason}")
                 refused.append(Finished(id=live.request.id, failure=failure))
         return refused
+
+    def _add(self, request: EngineRequest, config: genai.GenerationConfig) -> Any:
+        """The pipeline's handle of the request. A model that sees takes text only."""
+        number = next(self._pipeline_ids)
+        if request.text is not None:
+            images = [image_tensor(file) for file in request.images]
+            return self._pipeline().add_request(number, request.text, images, config)
+        ids = np.array([request.prompt_ids], dtype=np.int64)
+        return self._pipeline().add_request(number, ov.Tensor(ids), config)
 
     def _leave(self, live: Live) -> None:
         del self._running[live.request.id]

@@ -9,19 +9,26 @@ from collections.abc import Collection
 
 from batchgen.domain.outcomes import Failed
 from batchgen.engines.checks import kv_capacity
-from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS
 from batchgen.engines.openvino.live import Live
 
 
 class KvPool:
-    """A pool of so many blocks; None grows as needed and has room for everything.
+    """A pool of so many blocks of so many tokens; None grows as needed and has room for everything.
 
     `evicts`: old tokens of a sequence are dropped from it. `draft_tokens` are put in before they
     are verified.
     """
 
-    def __init__(self, blocks: int | None, *, evicts: bool = False, draft_tokens: int = 0):
+    def __init__(
+        self,
+        blocks: int | None,
+        *,
+        block_tokens: int = 1,
+        evicts: bool = False,
+        draft_tokens: int = 0,
+    ):
         self._blocks = blocks
+        self._block_tokens = block_tokens
         self._evicts = evicts
         self._draft_tokens = draft_tokens
 
@@ -29,7 +36,7 @@ class KvPool:
         """How many of the `asked` tokens each of `n` choices can have with the pool to itself."""
         if self._blocks is None:
             return asked
-        room = max(0, self._blocks // n * KV_BLOCK_TOKENS - self._draft_tokens)
+        room = max(0, self._blocks // n * self._block_tokens - self._draft_tokens)
         if n_in >= room:
             each = f" in each of {n} choices" if n > 1 else ""
             return kv_capacity(
@@ -54,18 +61,16 @@ class KvPool:
         if some_unscheduled and used > 0.5:
             return False
         taken = used * self._blocks
-        to_come = sum(_prompt_blocks(live) for live in running if not live.begun())
+        to_come = sum(self._prompt(live) for live in running if not live.begun())
         growth = len(running) + 1
-        return taken + to_come + growth + _prompt_blocks(new) <= self._blocks
+        return taken + to_come + growth + self._prompt(new) <= self._blocks
 
     def _whole(self, live: Live) -> int:
         tokens = len(live.request.prompt_ids) + live.limit + self._draft_tokens
-        return live.request.sampling.n * _blocks(tokens)
+        return live.request.sampling.n * self._blocks_of(tokens)
 
+    def _prompt(self, live: Live) -> int:
+        return self._blocks_of(len(live.request.prompt_ids))
 
-def _prompt_blocks(live: Live) -> int:
-    return _blocks(len(live.request.prompt_ids))
-
-
-def _blocks(tokens: int) -> int:
-    return -(-tokens // KV_BLOCK_TOKENS)
+    def _blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self._block_tokens)

@@ -7,14 +7,14 @@ the model's files.
 
 from collections.abc import Iterator
 
-from batchgen.engines.openvino.lint_devices import device_faults
+from batchgen.engines.openvino.kv_size import block_tokens
+from batchgen.engines.openvino.lint_devices import device_faults, device_warnings
 from batchgen.engines.openvino.lint_files import file_faults, file_warnings
 from batchgen.engines.spec import OpenVinoSpec
 
 DEFAULT_MAX_NUM_SEQS = 256
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 256
 SAFE_SPECULATIVE_BATCH = 16_384
-_BLOCK = 32
 
 # Set by the server, or able to name files.
 RESERVED_PROPERTIES = frozenset({"CACHE_DIR", "WEIGHTS_PATH", "MODEL_PTR", "LOG_LEVEL"})
@@ -36,7 +36,7 @@ def faults(spec: OpenVinoSpec) -> list[str]:
 
 def warnings(spec: OpenVinoSpec) -> list[str]:
     """What works, and costs something all the same."""
-    return [*_costs(spec), *file_warnings(spec)]
+    return [*_costs(spec), *device_warnings(spec), *file_warnings(spec)]
 
 
 def _numbers(spec: OpenVinoSpec) -> Iterator[str]:
@@ -44,6 +44,7 @@ def _numbers(spec: OpenVinoSpec) -> Iterator[str]:
     for name, value, least in (
         ("max_model_len", spec.max_model_len, 2),
         ("max_live_requests", spec.max_live_requests, 1),
+        ("max_image_tokens", spec.max_image_tokens, 1),
         ("max_requests_per_process", spec.max_requests_per_process, 1),
         ("scheduler_config.max_num_seqs", knobs.max_num_seqs, 1),
         ("scheduler_config.max_num_batched_tokens", knobs.max_num_batched_tokens, 1),
@@ -97,12 +98,13 @@ def _eviction(spec: OpenVinoSpec) -> Iterator[str]:
             "cache_eviction.apply_rotation fails when blocks are evicted: leave it out, positions "
             "then stay as they are"
         )
+    block = block_tokens(spec)
     sizes = (eviction.start_size, eviction.recent_size, eviction.max_cache_size)
     for name, size in zip(("start_size", "recent_size", "max_cache_size"), sizes, strict=True):
-        if size is not None and (size < _BLOCK or size % _BLOCK):
-            near = max(_BLOCK, round(size / _BLOCK) * _BLOCK)
+        if size is not None and (size < block or size % block):
+            near = max(block, round(size / block) * block)
             yield (
-                f"cache_eviction.{name} must be a multiple of the KV block of {_BLOCK} tokens, "
+                f"cache_eviction.{name} must be a multiple of the KV block of {block} tokens, "
                 f"not {size}: {near} is"
             )
     start, recent, most = sizes
@@ -144,10 +146,11 @@ def _sparse_attention(spec: OpenVinoSpec) -> Iterator[str]:
         if mode != other:
             for name in (name for name, value in settings.items() if value is not None):
                 yield f"sparse_attention.{name} has no effect unless mode is {other}"
+    block = block_tokens(spec)
     for name, value in of_trishape.items():
-        if value is not None and value % _BLOCK:
+        if value is not None and value % block:
             yield (
-                f"sparse_attention.{name} must be a multiple of the KV block of {_BLOCK} tokens, "
+                f"sparse_attention.{name} must be a multiple of the KV block of {block} tokens, "
                 f"not {value}"
             )
 
@@ -197,5 +200,8 @@ def _costs(spec: OpenVinoSpec) -> Iterator[str]:
             "with a draft model only requests of temperature 0 and one choice run: others end as "
             "error lines"
         )
-    if spec.kv_cache_precision == "u4":
-        yield "a KV cache of u4 was measured larger than of u8 (with heads of 64): compare them"
+    if spec.kv_cache_precision == "u4" and spec.scheduler_config.cache_size:
+        yield (
+            "the engine reckons a byte for each element of a u4 KV cache, so cache_size makes "
+            "fewer blocks than there is room for: give num_kv_blocks instead"
+        )

@@ -31,6 +31,17 @@ def device_faults(spec: OpenVinoSpec) -> Iterator[str]:
         yield from _offload_faults(spec.device, properties["OFFLOAD_RATIO"])
 
 
+def device_warnings(spec: OpenVinoSpec) -> Iterator[str]:
+    """What works only if all of a model falls to devices of one kind."""
+    meta, names = listed_devices(spec.device or "")
+    kinds = {name.partition(".")[0] for name in names}
+    if meta == "HETERO" and len(kinds) > 1:
+        yield (
+            f"continuous batching runs on one CPU or on GPUs: {spec.device} loads only where one "
+            "kind of device holds the whole model; name GPUs only to split it"
+        )
+
+
 def _string_faults(where: str, device: str) -> Iterator[str]:
     meta, names = listed_devices(device)
     if not device.strip():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from batchgen.domain.errors import LoadFailed
-from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS, pool_tokens
+from batchgen.engines.openvino.kv_size import block_tokens, draft_tokens, pool_tokens
 from batchgen.engines.openvino.model_dir import (
     ModelFacts,
     max_model_len,
@@ -35,7 +35,7 @@ def file_faults(spec: OpenVinoSpec) -> Iterator[str]:
         if value and not facts.linear_attention:
             yield f"scheduler_config.{name}: the model has no linear attention: leave it out"
     tokens = pool_tokens(spec)
-    needed = _draft_tokens(spec) + 2
+    needed = draft_tokens(spec) + 2
     if tokens is not None and tokens < needed:
         yield (
             f"the KV cache holds {tokens} tokens, no request at all (a prompt of one token needs "
@@ -43,6 +43,21 @@ def file_faults(spec: OpenVinoSpec) -> Iterator[str]:
         )
     if spec.draft is not None:
         yield from _draft_faults(spec.path, spec.draft)
+    yield from _sight_faults(spec, sees=facts.sees)
+
+
+def _sight_faults(spec: OpenVinoSpec, *, sees: bool) -> Iterator[str]:
+    if not sees:
+        if spec.max_image_tokens is not None:
+            yield "max_image_tokens has no effect: the model sees no images; leave it out"
+        return
+    for name, value in (
+        ("draft", spec.draft),
+        ("prompt_lookup", spec.prompt_lookup),
+        ("lora", spec.lora),
+    ):
+        if value is not None:
+            yield f"{name} is not supported for a model that sees images: leave it out"
 
 
 def file_warnings(spec: OpenVinoSpec) -> Iterator[str]:
@@ -54,13 +69,13 @@ def file_warnings(spec: OpenVinoSpec) -> Iterator[str]:
         length = max_model_len(facts, spec.max_model_len)
     except LoadFailed:
         return
-    needed = length + _draft_tokens(spec)
+    needed = length + draft_tokens(spec)
     if tokens < needed:
-        blocks = -(-needed // KV_BLOCK_TOKENS)
+        blocks = -(-needed // block_tokens(spec))
         yield (
             f"the KV cache holds {tokens} tokens, less than one request of max_model_len "
             f"({length}): longer ones end as error lines (kv_capacity); raise num_kv_blocks to "
-            f"{blocks}, or lower max_model_len to {max(tokens - _draft_tokens(spec), 2)}"
+            f"{blocks}, or lower max_model_len to {max(tokens - draft_tokens(spec), 2)}"
         )
 
 
@@ -91,15 +106,6 @@ def _draft_faults(path: str, draft: DraftModel) -> Iterator[str]:
             f"the draft model has another vocabulary ({theirs}) than the model ({ours}): its "
             "tokens would mean something else; use a draft with the model's tokenizer"
         )
-
-
-def _draft_tokens(spec: OpenVinoSpec) -> int:
-    """Tokens that are put into the cache before they are verified."""
-    if spec.prompt_lookup is not None:
-        return spec.prompt_lookup.num_assistant_tokens + 1
-    if spec.draft is not None:
-        return (spec.draft.num_assistant_tokens or KV_BLOCK_TOKENS) + 1
-    return 0
 
 
 def _seal(model_dir: Path) -> tuple[Path, int, int]:

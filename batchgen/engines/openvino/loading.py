@@ -16,7 +16,7 @@ from batchgen.domain.requests import SamplingParams
 from batchgen.engines.openvino.blobs import blob_directory
 from batchgen.engines.openvino.device import apply_properties, memory_bytes, physical_devices
 from batchgen.engines.openvino.knobs import generation_config, held_by, scheduler_config
-from batchgen.engines.openvino.kv_size import KV_BLOCK_TOKENS, memory_fault
+from batchgen.engines.openvino.kv_size import block_tokens, memory_fault
 from batchgen.engines.openvino.lint import faults
 from batchgen.engines.openvino.lora import check_lora
 from batchgen.engines.openvino.model_dir import (
@@ -26,6 +26,7 @@ from batchgen.engines.openvino.model_dir import (
     read_facts,
     vocabulary_hash,
 )
+from batchgen.engines.openvino.vision import IMAGE_TAG
 from batchgen.engines.protocol import Applied
 from batchgen.engines.spec import DraftModel, Json, OpenVinoSpec
 
@@ -41,6 +42,7 @@ class LoadedPipeline:
     applied: Applied
     facts: ModelFacts
     scheduler: dict[str, Any]
+    devices: list[str]
 
 
 def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
@@ -87,6 +89,7 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     fixed_pool = bool(config.num_kv_blocks or config.cache_size)
     kv_blocks = round(pool_bytes / block_bytes) if fixed_pool and block_bytes else None
     _check_blocks(spec, facts, kv_blocks)
+    tokens = block_tokens(spec, devices)
     scheduler = held_by(config)
     applied = Applied(
         engine="openvino",
@@ -119,12 +122,14 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
         vocab_size=facts.vocab_size,
         max_live=min(spec.max_live_requests or config.max_num_seqs, config.max_num_seqs),
         load_s=time.monotonic() - started,
-        kv_block_tokens=KV_BLOCK_TOKENS,
+        kv_block_tokens=tokens,
         kv_blocks=kv_blocks,
-        kv_bytes_per_token=block_bytes / KV_BLOCK_TOKENS if block_bytes else None,
+        kv_bytes_per_token=block_bytes / tokens if block_bytes else None,
         compile_s=compile_s,
         cache_state=cache.state(),
         model_hash=content_hash(model_dir, None),
+        image_tag=IMAGE_TAG if facts.sees else None,
+        image_tokens=_image_tokens(spec, facts),
         libraries={
             "openvino": ov.__version__,
             "openvino-genai": genai.__version__,
@@ -132,7 +137,19 @@ def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
             "numpy": np.__version__,
         },
     )
-    return LoadedPipeline(pipeline, applied, facts, scheduler)
+    return LoadedPipeline(pipeline, applied, facts, scheduler, devices)
+
+
+def _image_tokens(spec: OpenVinoSpec, facts: ModelFacts) -> int:
+    if not facts.sees:
+        return 0
+    tokens = spec.max_image_tokens or facts.image_tokens
+    if tokens is None:
+        raise LoadFailed(
+            "the model's files do not tell how many tokens an image takes at most: give "
+            "max_image_tokens"
+        )
+    return tokens
 
 
 def check_content(model_dir: Path, registered: str | None) -> None:
@@ -165,6 +182,11 @@ def _mend(spec: OpenVinoSpec, error: RuntimeError) -> str:
         return (
             f"\nThis device cannot compute with a KV cache of {precision} at its precision "
             "(INFERENCE_PRECISION_HINT): leave kv_cache_precision out, or take u8 or f16"
+        )
+    if "single CPU / single GPU / multi GPUs" in str(error):
+        return (
+            "\nA model split over a GPU and a CPU cannot run continuous batching: name GPUs only "
+            "(HETERO:GPU.0,GPU.1), or a device that holds all of it"
         )
     return ""
 
@@ -229,8 +251,11 @@ def _first_token(
     """
     sampling = SamplingParams(temperature=0.0, ignore_eos=True)
     config = generation_config(spec, sampling, max_new_tokens=2, end_ids=facts.eos_ids, seed=0)
-    prompt = ov.Tensor(np.zeros((1, 1), dtype=np.int64))
-    handle = pipeline.add_request(_WARM_UP_ID, prompt, config)
+    if facts.sees:
+        handle = pipeline.add_request(_WARM_UP_ID, "a", [], config)
+    else:
+        prompt = ov.Tensor(np.zeros((1, 1), dtype=np.int64))
+        handle = pipeline.add_request(_WARM_UP_ID, prompt, config)
     pipeline.step()
     metrics = pipeline.get_metrics()
     pool_bytes = int(metrics.kv_cache_size_in_bytes)

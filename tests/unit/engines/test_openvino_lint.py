@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batchgen.engines.openvino.kv_size import kv_shape, memory_fault, pool_tokens
+from batchgen.engines.openvino.kv_size import block_tokens, kv_shape, memory_fault, pool_tokens
 from batchgen.engines.registry import spec_faults, spec_warnings
 from batchgen.engines.spec import (
     CacheEviction,
@@ -61,6 +61,7 @@ def test_settings_that_work_have_no_faults() -> None:
         spec(device="CPU", runtime_config={"MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}),
         spec(device="AUTO"),
         spec(device="AUTO:GPU,CPU"),
+        spec(evicting(start_size=48), device="GPU"),
     )
     assert [spec_faults(each) for each in good] == [[]] * len(good)
 
@@ -69,7 +70,8 @@ def test_settings_that_work_have_no_faults() -> None:
     ("wrong", "reason", "mend"),
     [
         (spec({"num_kv_blocks": 1, "cache_size": 1}), "cache_size would be", "leave one out"),
-        (spec(evicting(start_size=33)), "multiple of the KV block of 32", "32 is"),
+        (spec(evicting(start_size=48)), "multiple of the KV block of 32", "64 is"),
+        (spec(evicting(start_size=20), device="GPU.1"), "the KV block of 16", "16 is"),
         (
             spec(evicting(start_size=64, recent_size=64, max_cache_size=128)),
             "leaves nothing to choose",
@@ -167,6 +169,38 @@ def test_a_pool_smaller_than_the_longest_request_is_a_warning_with_the_size_that
     assert spec_warnings(spec({"num_kv_blocks": 128}, path=str(DRAFT))) == []
     assert spec_warnings(spec({"num_kv_blocks": 32}, path=str(DRAFT), max_model_len=1024)) == []
     assert spec_warnings(spec(path=str(DRAFT))) == []
+
+
+def test_a_block_has_as_many_tokens_as_its_device_makes_it() -> None:
+    xattention = sparse(mode="XATTENTION")
+    sizes = {
+        "CPU": block_tokens(spec(device="CPU")),
+        "GPU.1": block_tokens(spec(device="GPU.1")),
+        "two GPUs": block_tokens(spec(device="HETERO:GPU.0,GPU.1")),
+        "both": block_tokens(spec(device="HETERO:GPU.0,CPU")),
+        "GPU, XATTENTION": block_tokens(spec(xattention, device="GPU")),
+        "CPU, XATTENTION": block_tokens(spec(xattention, device="CPU")),
+        "the devices found": block_tokens(spec(device="AUTO"), ["GPU.0"]),
+    }
+    assert sizes == {
+        "CPU": 32,
+        "GPU.1": 16,
+        "two GPUs": 16,
+        "both": 32,
+        "GPU, XATTENTION": 256,
+        "CPU, XATTENTION": 32,
+        "the devices found": 16,
+    }
+    pool = spec({"num_kv_blocks": 64}, path=str(DRAFT), device="GPU")
+    (warning,) = spec_warnings(pool)
+    assert "holds 1024 tokens" in warning
+    assert "raise num_kv_blocks to 256" in warning
+
+
+def test_a_model_over_a_gpu_and_a_cpu_is_a_warning() -> None:
+    (warning,) = spec_warnings(spec(device="HETERO:GPU.0,CPU"))
+    assert "one kind of device holds the whole model" in warning
+    assert spec_warnings(spec(device="HETERO:GPU.0,GPU.1")) == []
 
 
 def test_a_pool_beyond_the_devices_memory_is_told_from_config_and_precision() -> None:
