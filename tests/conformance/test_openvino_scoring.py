@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from tests.conformance.conftest import Loaded, load, openvino_spec, tiny_pool_sp
 
 pytest.importorskip("openvino_genai")
 
-# Rounding depends on the batch; what belongs to another token or prompt is far off.
-CLOSE = 0.1
+
+def near(wanted: Sequence[float]) -> Any:
+    """Rounding depends on the batch; what belongs to another token or prompt is far off."""
+    return pytest.approx(wanted, abs=0.6, rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def scores(result: Generation | Failed) -> tuple[float, ...]:
     assert len(result.prompt_logprobs) == result.n_in
     assert result.prompt_logprobs[0] is None
     rest = result.prompt_logprobs[1:]
-    assert all(logprob is not None and logprob < CLOSE for logprob in rest)
+    assert all(logprob is not None and logprob < 0.01 for logprob in rest)
     return rest
 
 
@@ -49,20 +52,24 @@ def alone(loaded: Loaded, prompts: Sequence[Sequence[int]]) -> list[tuple[float,
     return [scores(loaded.run(scoring(loaded, prompt))[0]) for prompt in prompts]
 
 
-def test_a_scored_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_generated(plain):
-    prompt = plain.prompt()
-    sampled = plain.one(prompt, temperature=1.5, seed=3, max_tokens=20, ignore_eos=True)
-    answer = sampled.choices[0].token_ids
-    whole = scores(plain.run(scoring(plain, [*prompt, *answer]))[0])
-    # One token at a time, as the engine itself would generate it.
-    for i, token in enumerate(answer):
-        one = plain.one([*prompt, *answer[:i]], max_tokens=1, logprobs=0, ignore_eos=True)
-        likeliest = one.choices[0].logprobs[0]
-        here = whole[len(prompt) - 1 + i]
-        if likeliest.token_id == token:
-            assert here == pytest.approx(likeliest.logprob, abs=CLOSE)
-        else:
-            assert here < likeliest.logprob + CLOSE
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"temperature": 1.5, "seed": 3},
+        {"temperature": 5.0, "seed": 3},
+        {"temperature": 1.0, "top_k": 5, "seed": 3},
+        {"repetition_penalty": 1.5, "frequency_penalty": 1.0},
+    ],
+)
+def test_a_scored_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_generated(
+    plain, sampling
+):
+    prompt = [7, 8, 9]
+    generated = plain.one(prompt, max_tokens=20, ignore_eos=True, logprobs=0, **sampling)
+    (choice,) = generated.choices
+    whole = scores(plain.run(scoring(plain, [*prompt, *choice.token_ids]))[0])
+    assert whole[-20:] == near([token.logprob for token in choice.logprobs])
 
 
 def test_nothing_is_generated_where_no_tokens_are_asked_for(plain):
@@ -81,7 +88,7 @@ def test_an_answer_after_a_scored_prompt_is_the_answer_without_scoring(plain):
     (result,) = plain.run(scoring(plain, prompt, 9))
     assert result.choices == expected.choices
     assert result.n_out == expected.n_out == 9
-    assert scores(result) == scores(plain.run(scoring(plain, prompt))[0])
+    assert scores(result) == near(scores(plain.run(scoring(plain, prompt))[0]))
 
 
 def test_each_of_several_choices_comes_without_the_prompt(plain):
@@ -89,7 +96,7 @@ def test_each_of_several_choices_comes_without_the_prompt(plain):
     (result,) = plain.run(scoring(plain, prompt, 6, n=3, temperature=1.0, seed=1))
     assert [len(choice.token_ids) for choice in result.choices] == [6, 6, 6]
     assert result.n_out == 18
-    assert scores(result) == scores(plain.run(scoring(plain, prompt))[0])
+    assert scores(result) == near(scores(plain.run(scoring(plain, prompt))[0]))
 
 
 def test_stops_are_looked_for_in_the_answer_only(plain):
@@ -109,7 +116,7 @@ def test_temperature_and_penalties_leave_the_prompts_logprobs_as_they_are(plain)
         {"repetition_penalty": 1.5, "frequency_penalty": 1.0},
     ):
         (result,) = plain.run(scoring(plain, prompt, 3, **sampling))
-        assert scores(result) == pytest.approx(expected, abs=CLOSE)
+        assert scores(result) == near(expected)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_scores_are_the_same_in_company_as_alone(openvino, scheduler):
     lengths = [chance.choice([0, 0, 5, 20]) for _ in prompts]
     results = loaded.run(*map(lambda p, n: scoring(loaded, p, n), prompts, lengths))
     for result, wanted, length in zip(results, expected, lengths, strict=True):
-        assert scores(result) == pytest.approx(wanted, abs=CLOSE)
+        assert scores(result) == near(wanted)
         assert result.n_out == length
 
 
@@ -148,7 +155,7 @@ def test_scoring_and_answering_leave_each_other_alone(plain):
         if i < len(prompts):
             n_equal += result.choices == answers[i]
         else:
-            assert scores(result) == pytest.approx(expected[i - len(prompts)], abs=CLOSE)
+            assert scores(result) == near(expected[i - len(prompts)])
     assert n_equal >= 0.9 * len(prompts)  # greedy text may differ where two tokens are as likely
 
 
@@ -166,7 +173,7 @@ def test_scores_are_right_where_the_kv_pool_is_short():
     results = loaded.run(*(scoring(loaded, prompt, 40) for prompt in prompts))
     loaded.engine.close()
     for result, wanted in zip(results, expected, strict=True):
-        assert scores(result) == pytest.approx(wanted, abs=CLOSE)
+        assert scores(result) == near(wanted)
 
 
 @pytest.mark.parametrize(
