@@ -29,7 +29,8 @@ def settle(leases: CacheLeases, grant: Grant, applied: Applied, tick: Tick) -> A
         name = grant.identity.namespace
         told = {"cache_dir": str(grant.directory.path / name), "cache_namespace": name}
         try:
-            note = _keep(leases, grant, leases.renewing(grant.token, tick)) or note
+            tick = leases.renewing(grant.token, tick)
+            note = _keep(leases, grant, tick, compiled=applied.cache_state == "cold") or note
             entry = grant.directory.read(name)
             size = None if entry is None else entry.size
         except LostLease:
@@ -48,7 +49,7 @@ def settle(leases: CacheLeases, grant: Grant, applied: Applied, tick: Tick) -> A
     return msgspec.structs.replace(applied, config=config, cache_bytes=size)
 
 
-def _keep(leases: CacheLeases, grant: Placed, tick: Tick) -> str | None:
+def _keep(leases: CacheLeases, grant: Placed, tick: Tick, *, compiled: bool) -> str | None:
     """Returns what there is to say about it."""
     written = grant.directory.written(grant.own)
     if not written and grant.token is None:
@@ -61,7 +62,7 @@ def _keep(leases: CacheLeases, grant: Placed, tick: Tick) -> str | None:
         return "not kept: another worker writes the same entry"
     found = set() if grant.entry is None else set(grant.entry.files)
     try:
-        if grant.warm and found & {file.name for file in written}:
+        if grant.warm and compiled and found & {file.name for file in written}:
             return _reject(leases, grant, token)
         return _add(leases, grant, token, written, tick)
     except BaseException:

@@ -40,6 +40,7 @@ class CachedLoad:
             grant = self._ask(client, spec, tick)
         except BaseException:
             client.close()
+            self._leases.leave()
             raise
         try:
             return client, self._with(grant, client, tick)

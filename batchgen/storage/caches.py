@@ -228,7 +228,7 @@ def drop(tx: Connection, token: LeaseToken) -> None:
 
 def doom(tx: Connection, keys: Iterable[CacheKey]) -> None:
     """To be removed by whoever reaches the directory, unless somebody uses it before."""
-    for key in keys:
+    for key in sorted(keys, key=lambda key: (key.root_id, key.name)):
         tx.execute(
             update(caches)
             .where(_is(key), caches.c.doomed_at.is_(None))

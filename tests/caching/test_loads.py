@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from batchgen.domain.caches import CacheState
+from batchgen.local.postgres import EmbeddedPostgres
 from batchgen.storage import caches
 from tests.caching.conftest import Workshop
 from tests.waiting import until
@@ -175,7 +177,28 @@ def test_a_root_that_cannot_be_used_costs_the_cache_and_no_more(
     assert not workshop.root.exists()
 
 
-def test_a_database_that_is_lost_while_compiling_breaks_no_load(workshop: Workshop) -> None:
+def test_a_database_that_goes_away_while_compiling_breaks_no_load(
+    workshop: Workshop, postgres: EmbeddedPostgres
+) -> None:
+    model, gate = workshop.model(), workshop.home / "gate"
+    worker = workshop.start("GPU.0", model, GATE=str(gate))
+    workshop.compiling(model)
+    name = workshop.database.engine.url.database
+    admin = create_engine(postgres.url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+        connection.execute(
+            text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        )
+    admin.dispose()
+    gate.touch()
+    applied = worker.applied()
+    assert applied["cache_state"] == "cold"
+    assert "not kept: the database cannot do it now" in applied["config"]["cache_note"]
+    assert workshop.blobs() == []
+
+
+def test_a_lease_that_was_lost_while_compiling_breaks_no_load(workshop: Workshop) -> None:
     model, gate = workshop.model(), workshop.home / "gate"
     worker = workshop.start("GPU.0", model, GATE=str(gate))
     workshop.compiling(model)
