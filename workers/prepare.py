@@ -16,9 +16,11 @@ from batchgen.domain.ids import SessionId
 from batchgen.domain.jobs import ClaimedShard, Usage
 from batchgen.domain.outcomes import Choice, Embedding, Failed, Generation
 from batchgen.domain.requests import (
+    ChatPrompt,
     EmbeddingInput,
     Endpoint,
     GenerationRequest,
+    Prompt,
     SamplingParams,
     TextPrompt,
 )
@@ -38,17 +40,27 @@ log = structlog.get_logger(__name__)
 class Prepared:
     """A request that can run: its token ids, and its sampling with every default filled in.
 
-    Many of them wait at a time: the ids take four bytes each.
+    `text` is the prompt for engines that see images; the ids then stand for it and its images. Many
+    of them wait at a time: the ids take four bytes each.
     """
 
     request: GenerationRequest
     prompt_ids: "array[int]"
     sampling: SamplingParams
+    text: str | None = None
 
     def for_engine(self, request_id: int) -> EngineRequest:
         ids, prompt = self.prompt_ids.tolist(), self.request.prompt
         texts = list(prompt.texts) if isinstance(prompt, EmbeddingInput) else None
-        return EngineRequest(id=request_id, prompt_ids=ids, sampling=self.sampling, texts=texts)
+        images = list(prompt.images) if isinstance(prompt, ChatPrompt) else []
+        return EngineRequest(
+            id=request_id,
+            prompt_ids=ids,
+            sampling=self.sampling,
+            texts=texts,
+            text=self.text,
+            images=images,
+        )
 
 
 class Preparer(ABC):
@@ -101,6 +113,7 @@ class GenerationPreparer(Preparer):
     ) -> None:
         self._spec = spec
         self._max_model_len = applied.max_model_len
+        self._image_tag, self._image_tokens = applied.image_tag, applied.image_tokens
         self._max_output_tokens = max_output_tokens
         self._session_id = session_id
         self._encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
@@ -121,11 +134,22 @@ class GenerationPreparer(Preparer):
             refused = refusal(self._spec, request.sampling)
             if refused is not None:
                 return openai.in_own_words(request.endpoint, refused)
-            ids = self._encoder.encode(request.prompt)
+            ids, text = self._prompt(request.prompt)
         except InvalidRequest as error:
             failed = Failed(400, error.code, error.message, error.param)
             return openai.in_own_words(request.endpoint, failed)
-        return self._within_limits(request, ids)
+        return self._within_limits(request, ids, text)
+
+    def _prompt(self, prompt: Prompt) -> tuple[list[int], str | None]:
+        """Its ids, and its text where the engine wants that. Raises InvalidRequest."""
+        if self._image_tag is None:
+            return self._encoder.encode(prompt), None
+        text = bare = self._encoder.write(prompt, self._image_tag)
+        n_images = len(prompt.images) if isinstance(prompt, ChatPrompt) else 0
+        for number in range(n_images):
+            bare = bare.replace(self._image_tag.replace("{}", str(number)), "", 1)
+        ids = self._encoder.tokenizer.encode(bare, add_special_tokens=False)
+        return ids + [0] * self._image_tokens * n_images, text
 
     def _output(
         self, shard: ClaimedShard, prepared: Prepared, made: Generation | Embedding
@@ -164,7 +188,9 @@ class GenerationPreparer(Preparer):
         )
         return replace(choice, text=given + (choice.text or ""))
 
-    def _within_limits(self, request: GenerationRequest, ids: list[int]) -> Prepared | Failed:
+    def _within_limits(
+        self, request: GenerationRequest, ids: list[int], text: str | None
+    ) -> Prepared | Failed:
         room, asked = self._max_model_len - len(ids), request.sampling.max_tokens
         if room < 1:
             return Failed(
@@ -186,7 +212,7 @@ class GenerationPreparer(Preparer):
         if asked is None:
             asked = min(room, request.default_max_tokens or room)
         sampling = replace(request.sampling, max_tokens=asked)
-        return Prepared(request, array("i", ids), sampling)
+        return Prepared(request, array("i", ids), sampling, text)
 
 
 def _unexpected(what: str, error: Exception) -> Failed:

@@ -18,12 +18,14 @@ _MOST_FILES = 10_000
 _SHOWN = 3
 
 
-def model_directory(given: str, settings: Settings, *, holds: str, param: str = "path") -> Path:
-    """The directory, resolved. Raises InvalidRequest with the reason and the mend."""
+def model_directory(
+    given: str, settings: Settings, *, holds: str, or_else: str | None = None, param: str = "path"
+) -> Path:
+    """The directory, resolved; it must have the file `holds`, or the other. Raises InvalidRequest with the reason and the mend."""
     path, roots = _allowed(given, settings, param)
     if not path.is_dir():
         raise InvalidRequest(f"model path '{given}' is no directory on the server", param=param)
-    if not (path / holds).is_file():
+    if not any((path / name).is_file() for name in (holds, or_else) if name is not None):
         raise InvalidRequest(
             f"model path '{given}' holds no {holds}: export the model first "
             "(optimum-cli export openvino …)",

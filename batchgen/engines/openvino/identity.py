@@ -15,7 +15,8 @@ from batchgen.engines.spec import Json, OpenVinoSpec
 # They decide what is written although no device counts them among its caching properties.
 _ALWAYS = frozenset({"CACHE_MODE", "ENABLE_WEIGHTLESS", "MODEL_DISTRIBUTION_POLICY"})
 _DRIVER_PROPERTIES = {"GPU": "GPU_DRIVER_VERSION", "NPU": "NPU_DRIVER_VERSION"}
-_WEIGHTS = ("openvino_model.xml", "openvino_model.bin")
+_PARTS = ("model", "language_model", "text_embeddings_model", "vision_embeddings_model")
+_WEIGHTS = tuple(f"openvino_{part}.{kind}" for part in _PARTS for kind in ("xml", "bin"))
 
 
 def compile_identity(spec: OpenVinoSpec, hashes: Path | None) -> CompileIdentity:
