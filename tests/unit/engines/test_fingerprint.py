@@ -48,7 +48,7 @@ FULL = {
         ),
     ],
 )
-def test_a_spec_of_the_first_version_keeps_its_fingerprint(spec: dict[str, Any], known: str):
+def test_a_spec_of_the_first_version_keeps_its_fingerprint(spec: dict[str, Any], known: str) -> None:
     assert fingerprint(decode_spec(spec)) == known
 
 
@@ -82,5 +82,5 @@ def test_a_setting_that_came_later_counts_only_where_it_is_set() -> None:
         {"runtime_config": {"NUM_STREAMS": "1"}},
     ],
 )
-def test_every_other_setting_counts(change: dict[str, Any]):
+def test_every_other_setting_counts(change: dict[str, Any]) -> None:
     assert fingerprint(decode_spec({**FULL, **change})) != fingerprint(decode_spec(FULL))
