@@ -6,18 +6,15 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from batchgen.domain.clock import SystemClock
 from batchgen.domain.failpoints import Failpoint
-from batchgen.domain.ids import JobId
 from batchgen.domain.jobs import Job, Ordering
 from batchgen.domain.outcomes import Failed
-from batchgen.domain.states import TERMINAL_JOB_STATES, JobState
-from batchgen.services import cancel, records, results, submit, sweep
+from batchgen.domain.states import JobState
+from batchgen.services import cancel, records, results, submit
 from batchgen.storage import segments, shards
 from tests.crashing import IDEMPOTENCY_KEY, killed_at
 from tests.house import PROJECT, House, chat_lines, jsonl
-from workers.context import Context
-from workers.control import ControlWorker
+from tests.recovery import bring_to_its_end
 from workers.prepare import failed_record
 from workers.shard_work import ShardWork
 
@@ -106,28 +103,6 @@ _DEED = {
     "publish": "finalize",
     "cut": "finalize",
 }
-
-
-def bring_to_its_end(house: House, job_id: JobId) -> Job:
-    """What the other processes do once the dead one's leases have run out."""
-    with house.database.unit_of_work() as tx:
-        past = "now() - interval '1 s'"
-        tx.execute(text(f"UPDATE shards SET lease_until = {past} WHERE lease_until IS NOT NULL"))
-        tx.execute(text(f"UPDATE jobs SET control_until = {past} WHERE control_until IS NOT NULL"))
-    context = Context(house.settings, house.database, house.store, house.bells, SystemClock())
-    looks = ControlWorker(context).looks()
-    sweep.run_once(house.database, house.store, house.bells)
-    for _ in range(3):
-        looks["ingest"]()
-        if house.job(job_id).state in {JobState.QUEUED, JobState.RUNNING}:
-            worker = house.worker()
-            worker.serve()
-            worker.leave()
-        looks["finalize"]()
-        job = house.job(job_id)
-        if job.state in TERMINAL_JOB_STATES:
-            return job
-    raise AssertionError(f"the job is {house.job(job_id).state}")
 
 
 def downloaded(house: House, job: Job) -> list[str]:

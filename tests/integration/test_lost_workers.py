@@ -19,7 +19,7 @@ from batchgen.storage.object_directory import Directory
 from batchgen.storage.objects import ObjectStore
 from tests.crashing import killed_at
 from tests.house import PROJECT, House, chat_lines
-from tests.integration.test_crash_points import bring_to_its_end
+from tests.recovery import bring_to_its_end
 
 
 @pytest.fixture
