@@ -249,3 +249,14 @@ def finish(engine: Engine) -> dict[int, Generation | Failed]:
         engine.schedule()
         ended += engine.step()
     return {each.id: each.result for each in ended}
+
+
+def test_a_prompt_is_scored_whole_or_the_request_refused(idle):
+    request = idle.request(max_tokens=0, echo=True, logprobs=0)
+    (result,) = idle.run(request)
+    if isinstance(result, Failed):
+        assert (result.code, result.param) == ("unsupported_parameter", "echo")
+    else:
+        assert result.prompt_logprobs is not None
+        assert len(result.prompt_logprobs) == len(request.prompt_ids)
+        assert result.n_out == 0
