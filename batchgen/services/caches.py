@@ -120,7 +120,7 @@ def remove_marked(database: Database, settings: Settings) -> int:
         if not settings.cache_root.is_dir():
             return 0
         directory = CacheDirectory.open(settings.cache_root, make=False)
-        _adopt(database, directory)
+        _reconcile(database, directory)
         with database.unit_of_work() as tx:
             marked = caches.doomed(tx, directory.root_id)
             owners = [load_owner(device) for device in caches.live_devices(tx, settings.lease_s)]
@@ -150,10 +150,16 @@ def _remove(
     return True
 
 
-def _adopt(database: Database, directory: CacheDirectory) -> None:
+def _reconcile(database: Database, directory: CacheDirectory) -> None:
+    """What lies there and is not known is taken in, what is known and gone is to be forgotten."""
     with database.unit_of_work() as tx:
-        known = caches.names(tx, directory.root_id)
-    for name in directory.names():
+        known = caches.sizes(tx, directory.root_id)
+    here = directory.names()
+    gone = [name for name, size in known.items() if size and name not in here]
+    if gone:
+        with database.unit_of_work() as tx:
+            caches.doom(tx, [CacheKey(directory.root_id, name) for name in gone])
+    for name in here:
         if name in known:
             continue
         try:

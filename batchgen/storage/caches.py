@@ -245,9 +245,10 @@ def doomed(tx: Connection, root_id: str) -> list[CacheKey]:
     return [CacheKey(root_id, name) for name in found.scalars()]
 
 
-def names(tx: Connection, root_id: str) -> set[str]:
-    """The entries known of a directory."""
-    return set(tx.execute(select(caches.c.name).where(caches.c.root_id == root_id)).scalars())
+def sizes(tx: Connection, root_id: str) -> dict[str, int]:
+    """The entries known of a directory, with their bytes."""
+    found = tx.execute(select(caches.c.name, caches.c.bytes).where(caches.c.root_id == root_id))
+    return {row.name: row.bytes for row in found}
 
 
 def total_bytes(tx: Connection) -> int:

@@ -1,5 +1,6 @@
 """What is listed of the caches, what is stale, and what pruning removes and never removes."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,16 @@ def test_entries_that_the_database_has_lost_are_taken_in(
     caches.remove_marked(database, settings)
     assert _but_for_use(client.caches()) == _but_for_use(before)
     assert workshop.load("GPU.0", workshop.model())["cache_state"] == "warm"
+
+
+def test_an_entry_that_somebody_removed_by_hand_is_forgotten(
+    workshop: Workshop, client: Client, settings: Settings, database: Database
+) -> None:
+    workshop.load("GPU.0", workshop.model())
+    shutil.rmtree(workshop.blobs()[0].parent)
+    caches.remove_marked(database, settings)
+    assert client.caches() == []
+    assert workshop.load("GPU.0", workshop.model())["cache_state"] == "cold"
 
 
 def test_the_control_worker_of_a_host_without_the_directory_leaves_it_to_those_that_have_it(
