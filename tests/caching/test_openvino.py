@@ -8,11 +8,13 @@ from typing import Any
 
 import openvino as ov
 import pytest
+from msgspec import structs
 
 from batchgen.domain.caches import CacheState
 from batchgen.engines.openvino.blobs import blob_directory
 from batchgen.engines.openvino.identity import compile_identity
 from batchgen.engines.spec import CacheEviction, DraftModel, OpenVinoSpec, SchedulerSettings
+from batchgen.storage.cache_directory import CacheDirectory, EntryNote
 from tests.caching.conftest import Workshop
 from tests.house import MODELS
 
@@ -44,14 +46,22 @@ def test_a_cpu_does_not_take_paged_attention_back_and_its_cache_is_given_up(
 
 
 def test_a_model_that_is_taken_back_is_warm_the_second_time(tmp_path: Path) -> None:
-    spec = OpenVinoSpec(path=str(DEMO), cache_dir=str(tmp_path))
-    states = []
-    for _ in range(2):
-        directory = blob_directory(spec)
+    cache = CacheDirectory.open(tmp_path, make=True)
+    note = EntryNote(namespace="entry", identity={}, model_path=str(DEMO))
+
+    def load() -> tuple[str, list[Path], Path]:
+        own = cache.begin_load("here", "entry", cache.read("entry"))
+        directory = blob_directory(OpenVinoSpec(path=str(DEMO), cache_dir=str(own)))
         # As the stateful pipelines compile it, without paged attention.
-        ov.Core().compile_model(DEMO / "openvino_model.xml", "CPU", {"CACHE_DIR": str(tmp_path)})
-        states.append(directory.state())
-    assert states == ["cold", "warm"]
+        ov.Core().compile_model(DEMO / "openvino_model.xml", "CPU", {"CACHE_DIR": str(own)})
+        return directory.state(), cache.written(own), own
+
+    state, written, own = load()
+    assert (state, len(written)) == ("cold", 1)
+    kept = cache.checked(written, lambda: None)
+    cache.keep("entry", structs.replace(note, files=kept), own, kept)
+    # OpenVINO reads through the links, and leaves them alone.
+    assert load()[:2] == ("warm", [])
 
 
 def test_settings_that_do_not_reach_the_compiler_share_a_namespace() -> None:
