@@ -21,6 +21,7 @@ from batchgen.storage.session import Database
 DEFAULT_PROMPT = "Say hello in one short sentence."
 DEFAULT_MAX_TOKENS = 32
 DEFAULT_WAIT_S = 60.0
+_KEPT_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def ask(database: Database, bells: Bells, asked: Asked) -> Check:
     check_id = new_check_id()
     with database.unit_of_work() as tx:
         resolved = models.resolve(tx, asked.model, {})
+        model_checks.forget(tx, _KEPT_S)
         device = asked.device or resolved.model.device
         model_checks.insert(
             tx,

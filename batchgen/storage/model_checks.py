@@ -9,6 +9,7 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    delete,
     func,
     literal,
     null,
@@ -179,6 +180,12 @@ def expire(tx: Connection, check_id: CheckId, reason: str) -> None:
             ended_at=func.now(),
         )
     )
+
+
+def forget(tx: Connection, older_than_s: float) -> None:
+    """Remove checks that ended so long ago."""
+    long_ago = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_s)
+    tx.execute(delete(model_checks).where(_c.ended_at < long_ago))
 
 
 _NO_LEASE: dict[Any, Any] = {"lease_token": None, "lease_until": None, "holder": None}

@@ -254,6 +254,24 @@ def test_a_worker_that_stops_gives_its_check_back(house: House) -> None:
     assert look(house, check).state is CheckState.WAITING
 
 
+def test_checks_that_ended_long_ago_are_forgotten_with_the_next(house: House) -> None:
+    house.register()
+    old, recent, waiting = ask(house), ask(house), ask(house)
+    for check in (old, recent):
+        late(house, check, "expires_at")
+        look(house, check)
+    with house.database.unit_of_work() as tx:
+        tx.execute(
+            text("UPDATE model_checks SET ended_at = now() - interval '31 days' WHERE id = :id"),
+            {"id": old.id},
+        )
+    ask(house)
+    with pytest.raises(NotFound):
+        look(house, old)
+    assert look(house, recent).state is CheckState.EXPIRED
+    assert look(house, waiting).state is CheckState.WAITING
+
+
 def test_a_check_of_another_project_is_not_there(house: House) -> None:
     house.register()
     check = ask(house)
