@@ -177,6 +177,8 @@ def _values(sums: _Sums, failed: int, sessions: Sequence[EngineSession]) -> dict
         "prefix_hit_rate": _value(
             _ratio(sums.n_cached, sums.n_in), "1", "the engine does not tell cached tokens"
         ),
+        "drafted_tokens": _value(sums.n_drafted, "tok", _why_no_acceptance(newest)),
+        "accepted_tokens": _value(sums.n_accepted, "tok", "no speculative decoding"),
         "draft_acceptance": _value(
             _ratio(sums.n_accepted, sums.n_drafted), "1", _why_no_acceptance(newest)
         ),
