@@ -46,6 +46,11 @@ class _ChatLine(msgspec.Struct):
     body: ChatBody
 
 
+class _ResponsesLine(msgspec.Struct):
+    custom_id: str
+    body: ResponsesBody
+
+
 class _CompletionLine(msgspec.Struct):
     custom_id: str
     body: CompletionBody
@@ -53,6 +58,7 @@ class _CompletionLine(msgspec.Struct):
 
 _decode_chat = msgspec.json.Decoder(_ChatLine).decode
 _decode_completion = msgspec.json.Decoder(_CompletionLine).decode
+_decode_response = msgspec.json.Decoder(_ResponsesLine).decode
 
 
 def parse_line(
@@ -141,11 +147,15 @@ def _held(sampling: SamplingParams, grammar: Grammar | None) -> SamplingParams:
 
 def _read_response(raw: bytes, line: int, most: int) -> Parsed:
     """A response is asked for as a chat in other words: it is read as that chat."""
-    custom_id, given = _read_carefully(raw, line)
-    body = convert(_meaningful(given, ResponsesBody), ResponsesBody)
+    try:
+        read = _decode_response(raw)
+        custom_id, body = read.custom_id, read.body
+    except (msgspec.MsgspecError, RecursionError):
+        custom_id, given = _read_carefully(raw, line)
+        body = convert(_meaningful(given, ResponsesBody), ResponsesBody)
     chat = as_chat(body)
     try:
-        parsed = _chat(custom_id, _chat_body(chat.body), most)
+        parsed = _chat(custom_id, _as_chat_body(chat.body), most)
     except InvalidRequest as error:
         raise chat.in_its_words(error) from None
     return replace(parsed, mirrored=mirrored(body))
@@ -167,6 +177,13 @@ def _read_carefully(raw: bytes, line: int) -> tuple[str, dict[str, Any]]:
     if not isinstance(custom_id, str) or not isinstance(body, dict):
         raise InvalidRequest("the line has no custom_id or no body", code="invalid_json_line")
     return custom_id, body
+
+
+def _as_chat_body(body: dict[str, Any]) -> ChatBody:
+    try:
+        return msgspec.convert(body, ChatBody)
+    except msgspec.ValidationError:
+        return _chat_body(body)
 
 
 def _chat_body(body: dict[str, Any]) -> ChatBody:
