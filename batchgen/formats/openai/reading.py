@@ -31,8 +31,8 @@ from batchgen.formats.openai.convert import convert
 from batchgen.formats.openai.embeddings import embedding_input
 from batchgen.formats.openai.parsed import Parsed
 from batchgen.formats.openai.prompts import chat_prompt, completion_prompt
+from batchgen.formats.openai.response_chat import as_chat, mirrored
 from batchgen.formats.openai.response_format import answer_form
-from batchgen.formats.openai.response_items import as_chat, mirrored
 from batchgen.formats.openai.sampling import (
     COMPLETION_MAX_TOKENS,
     chat_sampling,

@@ -143,6 +143,11 @@ def test_calls_are_one_turn_of_the_assistant_and_their_outputs_the_tools() -> No
     assert (found.prompt, found.answer) == (same.prompt, same.answer)
 
 
+def test_reasoning_without_a_word_says_nothing() -> None:
+    items = [{"type": "reasoning", "id": "rs_1", "summary": []}, {"role": "user", "content": "hi"}]
+    assert messages({"input": items}) == [{"role": "user", "content": "hi"}]
+
+
 def test_every_parameter_arrives() -> None:
     found = request(
         {
@@ -268,6 +273,21 @@ def test_what_asks_for_nothing_is_taken(body: dict[str, Any]) -> None:
             {"input": [{"type": "reasoning", "encrypted_content": "xx", "summary": []}]},
             "unsupported_parameter",
             "input[0].encrypted_content",
+        ),
+        (
+            {"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]}]},
+            "invalid_value",
+            "input",
+        ),
+        (
+            {
+                "input": [
+                    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "a"}]},
+                    {"role": "user", "content": "b"},
+                ]
+            },
+            "invalid_value",
+            "input[1]",
         ),
         (
             {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
