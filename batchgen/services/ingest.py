@@ -150,7 +150,7 @@ def _run(database: Database, store: ObjectStore, settings: Settings, lease: _Kep
         return _reject(database, lease, [Fault("file_not_found", "the input file is gone")])
     if scan.faults or scan.model is None:
         return _reject(database, lease, scan.faults)
-    return _accept(database, settings, lease, job, scan.model, plans)
+    return _accept(database, settings, lease, job, name=scan.model, plans=plans)
 
 
 def _reject(database: Database, lease: _KeptLease, faults: list[Fault]) -> Ingested:
@@ -166,6 +166,7 @@ def _accept(
     settings: Settings,
     lease: _KeptLease,
     job: Job,
+    *,
     name: str,
     plans: list[ShardPlan],
 ) -> Ingested:
