@@ -143,6 +143,21 @@ def test_a_grammar_that_takes_too_long_to_compile_costs_its_process() -> None:
     assert checks.failure(good) is None
 
 
+def test_a_grammar_that_takes_too_much_memory_is_refused() -> None:
+    """Of 128 MB here; a service gives it 2 GiB."""
+    checks = grammars.GrammarChecks(MODEL, memory_limit_bytes=128 << 20, cpu_limit_s=60)
+    large = schema(json.dumps({"enum": [f"value{i}" for i in range(200_000)]}))
+    small = regex("[0-9]{3}")
+    for grammar in (large, small):
+        checks.ask(grammar)
+    until(lambda: checks.hear(1.0) or not checks.busy, timeout_s=100)
+    checks.close()
+    failure = checks.failure(large)
+    assert failure is not None
+    assert failure.code == "grammar_too_costly"
+    assert checks.failure(small) is None
+
+
 def test_a_verdict_is_kept_by_the_grammars_content() -> None:
     checks = grammars.GrammarChecks(MODEL)
     checks.ask(regex("foo**"))

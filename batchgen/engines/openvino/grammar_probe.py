@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
@@ -46,10 +47,10 @@ class Probe:
             tokenizer = genai.Tokenizer(str(model_dir))
             self._pipeline = genai.LLMPipeline(made, tokenizer, "CPU", ATTENTION_BACKEND="SDPA")
         # Threads and buffers that any compilation needs are there before the bounds are.
-        self.fault(Grammar(GrammarKind.REGEX, "[a-z]+"))
+        self.compile(Grammar(GrammarKind.REGEX, "[a-z]+"))
 
-    def fault(self, grammar: Grammar) -> str | None:
-        """Why the grammar cannot be compiled, or None."""
+    def compile(self, grammar: Grammar) -> Verdict:
+        """Why the grammar cannot be compiled, if so."""
         config = genai.GenerationConfig()
         config.apply_chat_template = False
         config.max_new_tokens = 1
@@ -59,10 +60,10 @@ class Probe:
             config.structured_output_config = structured_output(grammar)
             self._pipeline.generate(self._prompt, config)
         except (RuntimeError, ValueError, TypeError) as error:
-            return reason(error)
+            return Verdict(fault=reason(error))
         except MemoryError:
-            return "compiling it takes too much memory"
-        return None
+            return Verdict(fault="compiling it takes too much memory", costly=True)
+        return Verdict(fault=None)
 
 
 def serve(pipe: FramePipe[Check], probe: Probe, *, cpu_s: int, memory_bytes: int) -> None:
@@ -74,8 +75,9 @@ def serve(pipe: FramePipe[Check], probe: Probe, *, cpu_s: int, memory_bytes: int
             pipe.wait(None)
             for frame in pipe.receive():
                 _bound(cpu_s, memory_bytes)
-                fault = probe.fault(frame.grammar)
-                pipe.send(Verdict(fault=fault, worn=(rss_bytes() or 0) > worn_at))
+                verdict = probe.compile(frame.grammar)
+                worn = verdict.costly or (rss_bytes() or 0) > worn_at
+                pipe.send(msgspec.structs.replace(verdict, worn=worn))
 
 
 def _bound(cpu_s: int, memory_bytes: int) -> None:

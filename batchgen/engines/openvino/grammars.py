@@ -53,9 +53,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, tag=True):
-    """From the probe. `fault` None: it compiles. `worn`: the next grammar needs a new probe."""
+    """From the probe. `fault` None: it compiles. `costly`: not within its memory. `worn`: the next
+    grammar needs a new probe.
+    """
 
     fault: str | None
+    costly: bool = False
     worn: bool = False
 
 
@@ -155,9 +158,9 @@ class GrammarChecks:
                 match frame:
                     case Ready():
                         self._failed_starts = 0
-                    case Verdict(fault=fault, worn=worn):
-                        failed = None if fault is None else _Fault(400, "invalid_grammar", fault)
-                        self._settle(failed)
+                    case Verdict(fault=fault, costly=costly, worn=worn):
+                        code = "grammar_too_costly" if costly else "invalid_grammar"
+                        self._settle(None if fault is None else _Fault(400, code, fault))
                         if worn:
                             self._end_probe()
         except PipeClosed:
@@ -180,7 +183,10 @@ class GrammarChecks:
             if self._failed_starts >= _START_ATTEMPTS:
                 text = f"the process that checks grammars does not start ({probe.end()})"
                 self._settle(_Fault(500, "grammar_not_checked", text))
-        elif probe.overdue or probe.end() == -_SIGXCPU:
+        elif probe.overdue:
+            text = f"compiling it is not done within {_WALL_LIMIT_S:g} s"
+            self._settle(_Fault(400, "grammar_too_costly", text))
+        elif probe.end() == -_SIGXCPU:
             text = f"compiling it takes more than {self._cpu_limit_s} s of processor time"
             self._settle(_Fault(400, "grammar_too_costly", text))
         else:
