@@ -235,3 +235,17 @@ def test_a_job_counts_the_tokens_of_thinking(house: House, thinker: Path) -> Non
     counts = [u["completion_tokens_details"]["reasoning_tokens"] for u in usages]
     assert job.usage.reasoning_tokens == sum(counts) > 0
     assert job.usage.output_tokens == sum(u["completion_tokens"] for u in usages)
+
+
+def test_a_response_holds_its_thinking_and_its_calls_as_items(house: House, thinker: Path) -> None:
+    scripted(house, thinker, f"<think>\nhm\n</think>\n\nLet me see. {CALL}")
+    tool = {"type": "function"} | WEATHER["function"]
+    body = {"model": "sim", "input": "say 0.", "max_output_tokens": 300, "tools": [tool]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+    job = house.run([line], endpoint="/v1/responses")
+    [record] = house.outputs(job.id)
+    items = record["response"]["body"]["output"]
+    assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
+    assert items[0]["content"][0]["text"] == "hm"
+    assert items[1]["content"][0]["text"] == "Let me see."
+    assert items[2]["arguments"] == '{"days": 3}'
