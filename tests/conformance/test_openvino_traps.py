@@ -15,7 +15,13 @@ from batchgen.domain.errors import LoadFailed, UnknownOption
 from batchgen.domain.outcomes import Failed, FinishReason, Generation
 from batchgen.domain.requests import ChatPrompt, Grammar, GrammarKind, SamplingParams
 from batchgen.engines.registry import spec_faults
-from batchgen.engines.spec import CacheEviction, DraftModel, PromptLookup, decode_spec
+from batchgen.engines.spec import (
+    CacheEviction,
+    DraftModel,
+    PromptLookup,
+    SparseAttention,
+    decode_spec,
+)
 from batchgen.formats import openai
 from tests.conformance.conftest import MODEL, Loaded, load, openvino_spec
 
@@ -186,6 +192,10 @@ def test_trap_10_without_split_prefill_a_prompt_over_the_batch_is_an_error_line(
         {"use_cache_eviction": True, "cache_eviction": CacheEviction(apply_rotation=True)},
         {"num_linear_attention_blocks": 5},
         {"cache_interval_multiplier": 5},
+        {
+            "use_sparse_attention": True,
+            "sparse_attention": SparseAttention(mode="XATTENTION", xattention_stride=7),
+        },
     ],
 )
 def test_trap_11_combinations_that_die_are_refused_before_a_load(scheduler: dict[str, Any]):
@@ -193,6 +203,50 @@ def test_trap_11_combinations_that_die_are_refused_before_a_load(scheduler: dict
     assert len(faults) == 1
     with pytest.raises(LoadFailed, match=re.escape(faults[0])):
         load(openvino_spec(scheduler))
+
+
+@pytest.mark.parametrize("device", ["CPU", "AUTO:CPU"])
+def test_trap_11_what_dies_on_a_cpu_only_is_refused_where_the_device_is_known(device):
+    rkv = {
+        "use_cache_eviction": True,
+        "cache_eviction": CacheEviction(aggregation_mode="ADAPTIVE_RKV"),
+    }
+    assert spec_faults(openvino_spec(rkv)) == []
+    with pytest.raises(LoadFailed, match="first eviction on a CPU"):
+        load(openvino_spec(rkv, device=device))
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {"cache_eviction": CacheEviction(start_size=32, recent_size=64, max_cache_size=256)},
+        {
+            "cache_eviction": CacheEviction(
+                start_size=32,
+                recent_size=64,
+                max_cache_size=256,
+                aggregation_mode="SUM",
+                kvcrush_budget=2,
+                kvcrush_anchor_point_mode="RANDOM",
+                kvcrush_rng_seed=3,
+            )
+        },
+        {"sparse_attention": SparseAttention(mode="TRISHAPE")},
+        {
+            "sparse_attention": SparseAttention(
+                mode="XATTENTION", xattention_block_size=96, xattention_stride=24
+            )
+        },
+    ],
+)
+def test_trap_11_what_is_left_of_eviction_and_sparse_attention_runs(openvino, scheduler):
+    """Prompts that outgrow what is kept, so that blocks are dropped and left out."""
+    which = "use_cache_eviction" if "cache_eviction" in scheduler else "use_sparse_attention"
+    loaded = openvino({which: True, **scheduler})
+    results = loaded.run(
+        *(loaded.request([5] * n, max_tokens=40, ignore_eos=True) for n in (600, 300, 50))
+    )
+    assert [result.n_out for result in results] == [40, 40, 40]
 
 
 @pytest.mark.parametrize("precision", ["u8", "u4", "f16", "bf16", "f32"])

@@ -8,13 +8,14 @@ the model's files.
 from collections.abc import Iterator
 
 from batchgen.engines.openvino.kv_size import block_tokens
-from batchgen.engines.openvino.lint_devices import device_faults, device_warnings
+from batchgen.engines.openvino.lint_devices import device_faults, device_warnings, listed_devices
 from batchgen.engines.openvino.lint_files import file_faults, file_warnings
-from batchgen.engines.spec import OpenVinoSpec
+from batchgen.engines.spec import OpenVinoSpec, SparseAttention
 
 DEFAULT_MAX_NUM_SEQS = 256
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 256
 SAFE_SPECULATIVE_BATCH = 16_384
+DEFAULT_XATTENTION_BLOCK, DEFAULT_XATTENTION_STRIDE, XATTENTION_BLOCK_UNIT = 64, 8, 32
 
 # Set by the server, or able to name files.
 RESERVED_PROPERTIES = frozenset({"CACHE_DIR", "WEIGHTS_PATH", "MODEL_PTR", "LOG_LEVEL"})
@@ -113,6 +114,14 @@ def _eviction(spec: OpenVinoSpec) -> Iterator[str]:
             f"cache_eviction.max_cache_size ({most}) leaves nothing to choose from beside "
             f"start_size ({start}) and recent_size ({recent}): it must be over their sum"
         )
+    if (
+        eviction.aggregation_mode == "ADAPTIVE_RKV"
+        and "CPU" in listed_devices(spec.device or "")[1]
+    ):
+        yield (
+            "cache_eviction.aggregation_mode ADAPTIVE_RKV ends the engine at its first eviction on "
+            "a CPU: use NORM_SUM or SUM"
+        )
     for name, value in (
         ("adaptive_rkv_attention_mass", eviction.adaptive_rkv_attention_mass),
         ("adaptive_rkv_window_size", eviction.adaptive_rkv_window_size),
@@ -146,6 +155,7 @@ def _sparse_attention(spec: OpenVinoSpec) -> Iterator[str]:
         if mode != other:
             for name in (name for name, value in settings.items() if value is not None):
                 yield f"sparse_attention.{name} has no effect unless mode is {other}"
+    yield from _xattention(sparse)
     block = block_tokens(spec)
     for name, value in of_trishape.items():
         if value is not None and value % block:
@@ -153,6 +163,27 @@ def _sparse_attention(spec: OpenVinoSpec) -> Iterator[str]:
                 f"sparse_attention.{name} must be a multiple of the KV block of {block} tokens, "
                 f"not {value}"
             )
+
+
+def _xattention(sparse: SparseAttention) -> Iterator[str]:
+    """Sizes that do not divide are not checked by the engine: it reads and writes past its memory."""
+    size = sparse.xattention_block_size or DEFAULT_XATTENTION_BLOCK
+    stride = DEFAULT_XATTENTION_STRIDE
+    if sparse.xattention_stride is not None:
+        stride = sparse.xattention_stride
+    threshold = sparse.xattention_threshold
+    if size < 1 or size % XATTENTION_BLOCK_UNIT:
+        yield (
+            f"sparse_attention.xattention_block_size must be a multiple of {XATTENTION_BLOCK_UNIT}, "
+            f"not {size}: the engine fails to load otherwise"
+        )
+    elif stride < 1 or size % stride:
+        yield (
+            f"sparse_attention.xattention_stride ({stride}) must divide xattention_block_size "
+            f"({size}): the engine dies of memory that is not its own otherwise"
+        )
+    if threshold is not None and not 0 <= threshold <= 1:
+        yield f"sparse_attention.xattention_threshold is a share, from 0 to 1, not {threshold}"
 
 
 def _speculation(spec: OpenVinoSpec) -> Iterator[str]:

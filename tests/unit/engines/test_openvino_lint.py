@@ -41,6 +41,10 @@ def sparse(**settings: Any) -> dict[str, Any]:
     return {"use_sparse_attention": True, "sparse_attention": SparseAttention(**settings)}
 
 
+def xattention(**settings: Any) -> dict[str, Any]:
+    return sparse(mode="XATTENTION", **settings)
+
+
 def test_settings_that_work_have_no_faults() -> None:
     good = (
         spec(),
@@ -49,7 +53,7 @@ def test_settings_that_work_have_no_faults() -> None:
         spec(evicting(aggregation_mode="ADAPTIVE_RKV", adaptive_rkv_window_size=4)),
         spec(evicting(kvcrush_budget=2, kvcrush_rng_seed=1)),
         spec(sparse(num_retained_start_tokens_in_cache=64)),
-        spec(sparse(mode="XATTENTION", xattention_stride=8)),
+        spec(xattention(xattention_stride=16, xattention_block_size=96)),
         spec(draft=draft()),
         spec({"dynamic_split_fuse": True, "max_num_batched_tokens": 16_384}, draft=draft()),
         spec(prompt_lookup=PromptLookup(num_assistant_tokens=3)),
@@ -91,6 +95,16 @@ def test_settings_that_work_have_no_faults() -> None:
             "num_retained_start_tokens_in_cache has no effect",
             "TRISHAPE",
         ),
+        (
+            spec(evicting(aggregation_mode="ADAPTIVE_RKV"), device="CPU"),
+            "ends the engine at its first eviction",
+            "use NORM_SUM",
+        ),
+        (spec(xattention(xattention_block_size=48)), "fails to load", "a multiple of 32"),
+        (spec(xattention(xattention_stride=7)), "dies of memory", "must divide"),
+        (spec(xattention(xattention_stride=128)), "(128) must divide", "(64)"),
+        (spec(xattention(xattention_stride=0)), "(0) must divide", "(64)"),
+        (spec(xattention(xattention_threshold=1.5)), "not 1.5", "from 0 to 1"),
         (spec(sparse(num_retained_recent_tokens_in_cache=31)), "multiple of the KV block", "31"),
         (
             spec(draft=draft(), prompt_lookup=PromptLookup(num_assistant_tokens=3)),
@@ -172,14 +186,13 @@ def test_a_pool_smaller_than_the_longest_request_is_a_warning_with_the_size_that
 
 
 def test_a_block_has_as_many_tokens_as_its_device_makes_it() -> None:
-    xattention = sparse(mode="XATTENTION")
     sizes = {
         "CPU": block_tokens(spec(device="CPU")),
         "GPU.1": block_tokens(spec(device="GPU.1")),
         "two GPUs": block_tokens(spec(device="HETERO:GPU.0,GPU.1")),
         "both": block_tokens(spec(device="HETERO:GPU.0,CPU")),
-        "GPU, XATTENTION": block_tokens(spec(xattention, device="GPU")),
-        "CPU, XATTENTION": block_tokens(spec(xattention, device="CPU")),
+        "GPU, XATTENTION": block_tokens(spec(xattention(), device="GPU")),
+        "CPU, XATTENTION": block_tokens(spec(xattention(), device="CPU")),
         "the devices found": block_tokens(spec(device="AUTO"), ["GPU.0"]),
     }
     assert sizes == {
