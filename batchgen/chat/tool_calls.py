@@ -87,7 +87,7 @@ def call_grammar(written: ToolFormat, choice: ToolChoice) -> Grammar | None:
         {
             "type": "tag",
             "begin": begin,
-            "content": {"type": tags.content, "json_schema": json.loads(schema)},
+            "content": _arguments(tags.content, json.loads(schema)),
             "end": end,
         }
         for (begin, end), schema in zip(tags.around, choice.schemas, strict=True)
@@ -103,6 +103,12 @@ def call_grammar(written: ToolFormat, choice: ToolChoice) -> Grammar | None:
     return Grammar(
         GrammarKind.STRUCTURAL_TAG, source, "tool_choice" if choice.required else "tools"
     )
+
+
+def _arguments(kind: str, schema: Any) -> dict[str, Any]:
+    if kind != "json_schema" and not schema.get("properties"):
+        return {"type": "const_string", "value": "\n"}  # without parameters there is nothing else
+    return {"type": kind, "json_schema": schema}
 
 
 def after(text: str, at: int, expected: str) -> int:

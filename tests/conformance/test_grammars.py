@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
+from batchgen.chat.tool_calls import call_grammar
+from batchgen.chat.tool_formats import TOOL_PARSERS
 from batchgen.demo.orders import MAX_TOKENS, held_out
 from batchgen.domain.outcomes import Failed, FinishReason, Generation
-from batchgen.domain.requests import ChatPrompt, Grammar, GrammarKind, SamplingParams
+from batchgen.domain.requests import (
+    ChatPrompt,
+    Grammar,
+    GrammarKind,
+    SamplingParams,
+    ToolChoice,
+)
 from batchgen.engines.registry import refusal
 from batchgen.engines.spec import DraftModel, PromptLookup
 from batchgen.formats.schemas import answer_fault
@@ -28,6 +36,14 @@ ORDER = json.dumps(
             "quantity": {"type": "integer", "minimum": 0, "maximum": 999},
         },
         "required": ["customer", "city", "item", "quantity"],
+        "additionalProperties": False,
+    }
+)
+DAYS = json.dumps(
+    {
+        "type": "object",
+        "properties": {"days": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["days"],
         "additionalProperties": False,
     }
 )
@@ -100,6 +116,26 @@ def test_speculation_keeps_to_the_form_as_well(speculation: dict[str, Any]) -> N
     finally:
         loaded.engine.close()
     assert all(re.fullmatch(TICKET, text) for text in texts)
+
+
+@pytest.mark.parametrize("parser", sorted(TOOL_PARSERS))
+@pytest.mark.parametrize("arguments", [DAYS, '{"type": "object", "properties": {}}'])
+def test_a_call_that_is_required_is_one_that_its_parser_reads(
+    plain: Loaded, parser: str, arguments: str
+) -> None:
+    choice = ToolChoice(("weather",), (arguments,), required=True, parallel=False)
+    result = plain.one(max_tokens=300, grammar=call_grammar(TOOL_PARSERS[parser], choice))
+    if result.choices[0].finish_reason is FinishReason.STOP:  # or it went on with blanks
+        rest, calls = TOOL_PARSERS[parser].parse(plain.text(result), choice)
+        assert (rest, [call.name for call in calls]) == ("", ["weather"])
+        assert answer_fault(calls[0].arguments, arguments) is None
+
+
+@pytest.mark.parametrize("parser", sorted({*TOOL_PARSERS} - {"llama3_json"}))
+def test_strict_functions_leave_other_text_free(plain: Loaded, parser: str) -> None:
+    choice = ToolChoice(("weather",), (DAYS,), strict=True)
+    held = plain.one(max_tokens=40, grammar=call_grammar(TOOL_PARSERS[parser], choice))
+    assert plain.text(held) == plain.text(plain.one(max_tokens=40))
 
 
 @pytest.mark.parametrize(
