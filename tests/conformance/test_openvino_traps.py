@@ -205,7 +205,7 @@ def test_trap_11_combinations_that_die_are_refused_before_a_load(scheduler: dict
         load(openvino_spec(scheduler))
 
 
-@pytest.mark.parametrize("device", ["CPU", "AUTO:CPU"])
+@pytest.mark.parametrize("device", ["CPU", "AUTO:CPU", "AUTO"])
 def test_trap_11_what_dies_on_a_cpu_only_is_refused_where_the_device_is_known(device):
     rkv = {
         "use_cache_eviction": True,

@@ -8,7 +8,7 @@ the model's files.
 from collections.abc import Iterator
 
 from batchgen.engines.openvino.kv_size import block_tokens
-from batchgen.engines.openvino.lint_devices import device_faults, device_warnings, listed_devices
+from batchgen.engines.openvino.lint_devices import device_faults, device_warnings, may_be_cpu
 from batchgen.engines.openvino.lint_files import file_faults, file_warnings
 from batchgen.engines.spec import OpenVinoSpec, SparseAttention
 
@@ -114,10 +114,7 @@ def _eviction(spec: OpenVinoSpec) -> Iterator[str]:
             f"cache_eviction.max_cache_size ({most}) leaves nothing to choose from beside "
             f"start_size ({start}) and recent_size ({recent}): it must be over their sum"
         )
-    if (
-        eviction.aggregation_mode == "ADAPTIVE_RKV"
-        and "CPU" in listed_devices(spec.device or "")[1]
-    ):
+    if eviction.aggregation_mode == "ADAPTIVE_RKV" and may_be_cpu(spec.device):
         yield (
             "cache_eviction.aggregation_mode ADAPTIVE_RKV ends the engine at its first eviction on "
             "a CPU: use NORM_SUM or SUM"
@@ -155,7 +152,8 @@ def _sparse_attention(spec: OpenVinoSpec) -> Iterator[str]:
         if mode != other:
             for name in (name for name, value in settings.items() if value is not None):
                 yield f"sparse_attention.{name} has no effect unless mode is {other}"
-    yield from _xattention(sparse)
+    if mode == "XATTENTION":
+        yield from _xattention(sparse)
     block = block_tokens(spec)
     for name, value in of_trishape.items():
         if value is not None and value % block:
@@ -166,16 +164,17 @@ def _sparse_attention(spec: OpenVinoSpec) -> Iterator[str]:
 
 
 def _xattention(sparse: SparseAttention) -> Iterator[str]:
-    """Sizes that do not divide are not checked by the engine: it reads and writes past its memory."""
-    size = sparse.xattention_block_size or DEFAULT_XATTENTION_BLOCK
-    stride = DEFAULT_XATTENTION_STRIDE
+    """Of sizes that do not divide the engine does not think: it leaves its own memory."""
+    size, stride = DEFAULT_XATTENTION_BLOCK, DEFAULT_XATTENTION_STRIDE
+    if sparse.xattention_block_size is not None:
+        size = sparse.xattention_block_size
     if sparse.xattention_stride is not None:
         stride = sparse.xattention_stride
     threshold = sparse.xattention_threshold
     if size < 1 or size % XATTENTION_BLOCK_UNIT:
         yield (
-            f"sparse_attention.xattention_block_size must be a multiple of {XATTENTION_BLOCK_UNIT}, "
-            f"not {size}: the engine fails to load otherwise"
+            "sparse_attention.xattention_block_size must be a multiple of "
+            f"{XATTENTION_BLOCK_UNIT}, not {size}: the engine fails to load otherwise"
         )
     elif stride < 1 or size % stride:
         yield (

@@ -16,6 +16,14 @@ def listed_devices(device: str) -> tuple[str, list[str]]:
     return meta, [name.strip() for name in listed.split(",") if name.strip()]
 
 
+def may_be_cpu(device: str | None) -> bool:
+    """Whether a CPU is among the devices; for a worker's own device (None) that shows later."""
+    if device is None:
+        return False
+    meta, names = listed_devices(device)
+    return "CPU" in names or (bool(meta) and not names)
+
+
 def device_faults(spec: OpenVinoSpec) -> Iterator[str]:
     """What cannot be, whatever devices there are."""
     for where, device in (
