@@ -24,6 +24,7 @@ import openvino_genai as genai
 from openvino import opset13 as ops
 
 from batchgen.domain.requests import Grammar, GrammarKind
+from batchgen.engines.host import die_with_parent
 from batchgen.engines.openvino.grammars import Check, Ready, Verdict, reason, structured_output
 from batchgen.engines.openvino.model_dir import read_facts
 from batchgen.engines.pipe import FramePipe, PipeClosed
@@ -114,10 +115,12 @@ def _model_of_zeros(vocab_size: int) -> ov.Model:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="grammar_probe", description=__doc__)
     parser.add_argument("--pipe-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--cpu-limit-s", type=int, required=True)
     parser.add_argument("--memory-limit-bytes", type=int, required=True)
     args = parser.parse_args()
+    die_with_parent(args.parent)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     pipe: FramePipe[Check] = FramePipe(socket.socket(fileno=args.pipe_fd), Check)

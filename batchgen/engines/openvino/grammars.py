@@ -214,7 +214,7 @@ class _Probe:
         with theirs:
             # What compilers print of a grammar is the user's, and belongs in no log.
             self._process = subprocess.Popen(
-                [*command, f"--pipe-fd={theirs.fileno()}"],
+                [*command, f"--pipe-fd={theirs.fileno()}", f"--parent={os.getpid()}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
