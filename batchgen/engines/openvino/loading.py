@@ -1,6 +1,7 @@
 """Loading a pipeline: checks before, the pipeline, and what it turned out to hold."""
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -48,6 +49,9 @@ class LoadedPipeline:
 def load_pipeline(spec: OpenVinoSpec) -> LoadedPipeline:
     """Raises LoadFailed with the reason."""
     started = time.monotonic()
+    # oneDNN keeps 1,024 compiled kernels, one for each shape of a step: 80 MB and more, for nothing
+    # that could be measured. It reads this once, when it compiles the first one.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     wrong = faults(spec)
     if wrong:
         raise LoadFailed("; ".join(wrong))
