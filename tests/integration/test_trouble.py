@@ -30,7 +30,7 @@ from tests.house import PROJECT, House, chat_lines
 from workers.context import Context
 from workers.control import ControlWorker
 from workers.poller import Poller
-from workers.prepare import Prepared, GenerationPreparer, failed_record
+from workers.prepare import GenerationPreparer, Prepared, failed_record
 from workers.shard_work import ShardWork
 from workers.stop import Stop
 
