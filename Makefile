@@ -31,7 +31,7 @@ demo: $(VENV)/.run ## run labelled orders through the whole stack on the shipped
 	$(BIN)/batchgen demo
 
 test: $(VENV)/.test ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: lint types contracts generated ## ruff, mypy, import contracts, generated pages
 

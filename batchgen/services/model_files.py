@@ -21,7 +21,10 @@ _SHOWN = 3
 def model_directory(
     given: str, settings: Settings, *, holds: str, or_else: str | None = None, param: str = "path"
 ) -> Path:
-    """The directory, resolved; it must have the file `holds`, or the other. Raises InvalidRequest with the reason and the mend."""
+    """The directory, resolved; it must have the file `holds`, or the other.
+
+    Raises InvalidRequest with the reason and the mend.
+    """
     path, roots = _allowed(given, settings, param)
     if not path.is_dir():
         raise InvalidRequest(f"model path '{given}' is no directory on the server", param=param)

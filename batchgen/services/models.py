@@ -11,8 +11,7 @@ from batchgen.domain.errors import InvalidRequest
 from batchgen.domain.ids import new_model_id
 from batchgen.domain.jobs import Device, Model
 from batchgen.engines.fingerprint import fingerprint
-from batchgen.engines.openvino.model_dir import adapter_hash
-from batchgen.engines.openvino.model_dir import MODEL_XML, VISION_XML
+from batchgen.engines.openvino.model_dir import MODEL_XML, VISION_XML, adapter_hash
 from batchgen.engines.registry import endpoints, memory_fault, spec_faults, spec_warnings
 from batchgen.engines.spec import (
     EngineSpec,

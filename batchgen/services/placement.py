@@ -77,7 +77,10 @@ def _accelerators(spec: EngineSpec) -> list[str]:
 
 
 def _names(device: str) -> set[str]:
-    """What a worker's device may be called. One GPU alone is called GPU, of several the first is GPU.0: the same device."""
+    """What a worker's device may be called.
+
+    One GPU alone is called GPU, of several the first is GPU.0: the same device.
+    """
     try:
         names = parse_device(device).names
     except InvalidRequest:

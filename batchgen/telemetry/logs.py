@@ -47,6 +47,7 @@ LOG_KEYS: Mapping[str, str] = {
     "in_flight": "number of requests in the engine",
     "suspects": "number of requests that may have killed it",
     "size": "bytes",
+    "check": "id of a model check",
     "cache": "an entry of the compile cache",
     "state": "of what the event is about",
     "text": "what a library says",

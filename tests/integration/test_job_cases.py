@@ -37,7 +37,8 @@ def at_work(house: House) -> Iterator[None]:
         while not stop.wait(0.01):
             look()
 
-    threads = [threading.Thread(target=loop, args=(look,)) for look in (control.look, device.serve)]
+    looks = [*control.looks().values(), device.serve]
+    threads = [threading.Thread(target=loop, args=(look,)) for look in looks]
     for thread in threads:
         thread.start()
     try:

@@ -48,7 +48,9 @@ FULL = {
         ),
     ],
 )
-def test_a_spec_of_the_first_version_keeps_its_fingerprint(spec: dict[str, Any], known: str) -> None:
+def test_a_spec_of_the_first_version_keeps_its_fingerprint(
+    spec: dict[str, Any], known: str
+) -> None:
     assert fingerprint(decode_spec(spec)) == known
 
 
