@@ -100,6 +100,7 @@ class ModelCheck:
         encoder = PromptEncoder(None if spec.path is None else Path(spec.path))
         sampling = SamplingParams(temperature=0.0, max_tokens=self._claimed.max_tokens)
         request = _request(encoder, self._claimed.prompt, sampling, applied)
+        request = msgspec.structs.replace(request, id=self._resident.next_id())
         if Endpoint.EMBEDDINGS in endpoints(spec):
             request = msgspec.structs.replace(request, texts=[self._claimed.prompt])
         made = self._made(client, request)
@@ -117,10 +118,11 @@ class ModelCheck:
         while True:
             for event in client.poll(_LISTEN_S):
                 if isinstance(event, Outputs):
-                    result = event.finished[0].result
-                    if isinstance(result, Failed):
-                        raise EngineError(f"the engine refused the request: {result.message}")
-                    return result
+                    # Others are of what was withdrawn from the engine before.
+                    for result in (f.result for f in event.finished if f.id == request.id):
+                        if isinstance(result, Failed):
+                            raise EngineError(f"the engine refused the request: {result.message}")
+                        return result
             self._keep_alive()
 
     def _stats(self, client: EngineClient) -> EngineStats:

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -53,6 +54,13 @@ class Resident:
         self.session_id: SessionId | None = None
         self.last_stats: EngineStats | None = None
         self.submitted = 0
+        self._ids = count(1)
+
+    def next_id(self) -> int:
+        """A request's id. None is given twice: an engine that outlives what was withdrawn may still
+        answer it.
+        """
+        return next(self._ids)
 
     @property
     def loaded(self) -> bool:

@@ -6,7 +6,6 @@ next shards too. One thread does it all; the engine computes in its own process.
 
 import select
 from collections.abc import Iterable, Set
-from itertools import count
 
 from batchgen.domain.errors import EngineError, HostDied, HostHung
 from batchgen.domain.ids import ShardId
@@ -45,7 +44,6 @@ class Session:
         self._leases = Leases(context, resident, record, withdraw=self._withdraw)
         self._live: dict[int, InFlight] = {}
         self._reading = Reading(context, resident, self._leases)
-        self._ids = count(1)
         self._drain_until: float | None = None
         self._more_to_feed = True
         self._notified = True
@@ -117,7 +115,7 @@ class Session:
     def _submit(self, items: Iterable[InFlight]) -> list[int]:
         requests = []
         for item in items:
-            request_id = next(self._ids)
+            request_id = self._resident.next_id()
             self._live[request_id] = item
             requests.append(item.prepared.for_engine(request_id))
         self._resident.submitted += len(requests)

@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from batchgen.domain.clock import SystemClock
 from batchgen.domain.errors import Conflict
+from batchgen.domain.ids import JobId
+from batchgen.domain.requests import SamplingParams
 from batchgen.domain.states import JobState
+from batchgen.engines.protocol import EngineRequest
+from batchgen.engines.spec import SimulatedSpec
 from batchgen.services import cancel, retry
 from batchgen.storage import devices, jobs, shards
 from tests.house import MODELS, PROJECT, House, chat_line, chat_lines
 from tests.waiting import until
+from workers.context import Context
+from workers.device_record import DeviceRecord
+from workers.resident import Resident
+from workers.session import Session
+from workers.stop import Stop
 
 
 def test_every_line_ends_in_the_output_in_input_order(house: House) -> None:
@@ -241,3 +251,40 @@ def test_failed_lines_run_again_and_the_others_stay(house: House) -> None:
     assert again.state is JobState.COMPLETED
     assert house.outputs(job.id) == before
     assert set(house.codes(job.id)) == {"r3", "bad"}
+
+
+def test_a_late_answer_to_what_was_withdrawn_is_none_of_the_next_jobs(house: House) -> None:
+    house.register()
+    context = Context(house.settings, house.database, house.store, house.bells, SystemClock())
+    record = DeviceRecord(context, "CPU", "default")
+    record.take()
+    resident = Resident(context, record.id, "CPU")
+
+    def serve() -> JobId:
+        job = house.queue(chat_lines(1))
+        with house.database.unit_of_work() as tx:
+            claimed = shards.claim(
+                tx, pool="default", device="CPU", holder=record.id, lease_s=60, loaded=None
+            )
+        assert claimed is not None
+        if not resident.loaded:
+            resident.load(SimulatedSpec(), claimed.engine_fingerprint, lambda: None)
+        Session(context, resident, record, Stop()).run(claimed)
+        house.finalize(job.id)
+        return job.id
+
+    try:
+        jobs_done = [serve()]
+        engine = resident.client
+        assert engine is not None
+        # As if the first job had been cancelled while its answer was on the way.
+        steps = engine.steps()
+        engine.submit([EngineRequest(1, [7] * 40, SamplingParams(max_tokens=3))])
+        until(lambda: engine.steps() > steps and not engine.breadcrumbs().live)
+        jobs_done.append(serve())
+    finally:
+        resident.unload("over")
+        record.leave()
+    for job_id in jobs_done:
+        (answer,) = house.outputs(job_id)
+        assert answer["response"]["body"]["usage"]["completion_tokens"] == 8
