@@ -57,10 +57,14 @@ class AsChat:
         return InvalidRequest(self._renamed(error.message), code=error.code, param=param)
 
     def _renamed(self, text: str) -> str:
-        text = re.sub(r"messages\[(\d+)\]", lambda found: self.places[int(found[1])], text)
+        text = re.sub(r"messages\[(\d{1,9})\]", self._place, text)
         for chat, own in _NAMES.items():
             text = re.sub(rf"(?<![\w.]){re.escape(chat)}(?!\w)", own, text)
         return text
+
+    def _place(self, found: re.Match[str]) -> str:
+        number = int(found[1])  # what a message quotes of the request may look like a place, too
+        return self.places[number] if number < len(self.places) else found[0]
 
 
 def as_chat(body: ResponsesBody) -> AsChat:

@@ -94,7 +94,10 @@ class Turns:
     def _take_reasoning(self, item: Mapping[str, Any], place: str) -> None:
         only(item, ("summary", "content"), place)
         parts = item.get("content") or item.get("summary") or []
-        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        texts = [
+            part.get("text") if isinstance(part, dict) else None
+            for part in (parts if isinstance(parts, list) else [None])
+        ]
         if not all(isinstance(text, str) for text in texts):
             raise InvalidRequest(
                 f"Invalid '{place}': a part of it has no text.", code="invalid_value", param=place

@@ -295,6 +295,16 @@ def test_what_asks_for_nothing_is_taken(body: dict[str, Any]) -> None:
             "input[0].call_id",
         ),
         (
+            {"input": [{"type": "reasoning", "content": ["a"]}, {"role": "assistant"}]},
+            "invalid_value",
+            "input[0]",
+        ),
+        (
+            {"input": [{"type": "reasoning", "content": True}, {"role": "assistant"}]},
+            "invalid_value",
+            "input[0]",
+        ),
+        (
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"$ref": "#/x"}}}},
             "invalid_schema",
             "text.format",
@@ -308,6 +318,13 @@ def test_what_cannot_be_done_is_refused_in_the_endpoints_own_words(
     assert (found.code, found.param) == (code, param)
     for word in ("messages[", "max_completion_tokens", "response_format", "json_schema."):
         assert word not in found.message
+
+
+def test_what_a_refusal_quotes_of_the_request_is_no_place_in_it() -> None:
+    tool = WEATHER | {"parameters": {"$ref": "messages[99]"}}
+    found = failure({"input": "hi", "tools": [tool]})
+    assert found.code == "invalid_schema"
+    assert "points outside the schema" in found.message
 
 
 def test_an_input_is_missed() -> None:
