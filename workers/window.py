@@ -53,11 +53,6 @@ class Window(Generic[T]):
         """Put another one behind what waits."""
         if not self._next:
             self._next_since = self._taken
-        if self._run and entry.priority > self._run[0].priority:
-            # The run under way waits with the others until what is more urgent has gone.
-            self._next[:0] = self._run
-            self._next_since = self._run_since
-            self._run.clear()
         self._next.append(entry)
         self._held_bytes += entry.n_bytes
         self._of_priority[entry.priority] += 1
@@ -72,6 +67,9 @@ class Window(Generic[T]):
         """The next one; None where nothing waits."""
         if not self._run:
             self._begin_run(self._next, since=self._next_since)
+        elif self.waiting(self._run[0].priority + 1):
+            # What is left of the run waits with the others until what is more urgent has gone.
+            self._begin_run([*self._run, *self._next], since=self._run_since)
         elif len(self._next) >= len(self._run):
             self.settle()
         if not self._run:

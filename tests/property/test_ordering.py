@@ -179,3 +179,33 @@ def test_a_more_urgent_line_goes_before_the_run_under_way() -> None:
     assert window.take() == 9
     assert sorted(window.take() or 0 for _ in range(5)) == [1, 2, 3, 4, 5]
     assert window.take() is None
+
+
+@given(st.lists(st.one_of(st.tuples(PROMPTS, st.integers(0, 2)), st.just(TAKE)), max_size=60))
+def test_nothing_is_taken_while_something_more_urgent_waits(
+    steps: list[tuple[list[int], int] | str],
+) -> None:
+    window = Window[int](lines=100, n_bytes=1 << 30, block_tokens=BLOCK)
+    waiting: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            ids, priority = step
+            window.add(entry(number, ids, priority=priority))
+            waiting[number] = priority
+        elif waiting:
+            item = window.take()
+            assert item is not None
+            assert waiting[item] == max(waiting.values())
+            del waiting[item]
+
+
+def test_more_urgent_lines_that_come_while_others_of_them_run_go_before_the_rest_too() -> None:
+    window = Window[int](lines=100, n_bytes=1 << 30, block_tokens=BLOCK)
+    for i in range(6):
+        window.add(entry(i, [i] * BLOCK))
+    assert window.take() == 0
+    for i in (10, 11):
+        window.add(entry(i, [9] * BLOCK, job=JobId("b"), priority=1))
+    assert window.take() == 10
+    window.add(entry(12, [9] * BLOCK, job=JobId("b"), priority=1))
+    assert [window.take() for _ in range(2)] == [11, 12]
