@@ -77,7 +77,8 @@ def claim(
     Work of the engines in `unfit` is left to others, but for jobs that are bound to this device.
     A holder that has `ahead` shards which it does not run yet gets no more than leaves as many to
     each other device. With `above` only jobs of a higher priority are looked at.
-    `beside_others`: the holder has other shards already, so no suspect one is claimed.
+    `beside_others`: the holder has other shards already, so no suspect one is claimed; unless
+    `loyal`, it gets no work of later jobs then, so that it comes to an end with what it has.
     """
     most_attempts = SUSPECT_AFTER if beside_others else GIVE_UP_AFTER
     busy: list[str] = []
@@ -105,6 +106,8 @@ def claim(
         ).first()
         if row is not None:
             break
+        if beside_others and not loyal and _has_suspect(tx, best.id):
+            return None
         # Others are claiming all that it has, or may have: the next job's turn.
         busy.append(best.id)
     token = LeaseToken(uuid.uuid4())
@@ -311,6 +314,20 @@ def _best(
         query = query.where(jobs.c.priority > above)
     order = (jobs.c.priority.desc(), jobs.c.created_at, jobs.c.id)
     return tx.execute(query.order_by(*order).limit(1)).first()
+
+
+def _has_suspect(tx: Connection, job_id: str) -> bool:
+    """Whether a shard of the job waits for a worker that holds nothing else."""
+    found: bool = tx.execute(
+        select(
+            exists().where(
+                shards.c.job_id == job_id,
+                shards.c.state == ShardState.PENDING,
+                shards.c.attempts.between(SUSPECT_AFTER, GIVE_UP_AFTER - 1),
+            )
+        )
+    ).scalar_one()
+    return found
 
 
 def _may_hold_more(tx: Connection, job: Any, pool: str, holder: str, ahead: int) -> bool:

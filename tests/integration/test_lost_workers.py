@@ -30,7 +30,7 @@ def small(house: House) -> House:
     return made
 
 
-def claim(house: House, *, beside_others: bool = False) -> ClaimedShard | None:
+def claim(house: House, *, beside_others: bool = False, loyal: bool = False) -> ClaimedShard | None:
     with house.database.unit_of_work() as tx:
         return shards.claim(
             tx,
@@ -39,6 +39,7 @@ def claim(house: House, *, beside_others: bool = False) -> ClaimedShard | None:
             holder="w",
             lease_s=60,
             beside_others=beside_others,
+            loyal=loyal,
         )
 
 
@@ -100,6 +101,22 @@ def test_a_suspect_shard_is_claimed_by_who_has_no_other(small: House) -> None:
     held = claim(small)
     assert held is not None
     assert held.suspect
+
+
+def test_later_jobs_do_not_keep_a_suspect_shard_waiting_for_ever(small: House) -> None:
+    first = small.queue(chat_lines(3))
+    lose(small, times=SUSPECT_AFTER)
+    later = small.queue(chat_lines(6))
+    beside = claim(small, beside_others=True, loyal=True)
+    assert beside is not None
+    assert beside.job_id == later.id
+    assert claim(small, beside_others=True) is None
+    alone = claim(small)
+    assert alone is not None
+    assert alone.job_id == first.id
+    after = claim(small, beside_others=True)
+    assert after is not None
+    assert after.job_id == later.id
 
 
 def wake_control(house: House) -> None:
