@@ -120,7 +120,9 @@ class Leases:
             self._next_heartbeat = now + _DATABASE_REST_S
 
     def write_what_is_due(self) -> None:
-        """Whole shards at once, parts of them now and then."""
+        """Whole shards at once, parts of them now and then. Where a server is away, each try may
+        take its whole patience: one is enough before the next heartbeat.
+        """
         now = self._clock.monotonic()
         if now < self._write_after:
             return
@@ -130,6 +132,10 @@ class Leases:
         for work in list(self.works.values()):
             if work.complete or (checkpoint and work.has_fresh):
                 self._write(work)
+                if self._write_after > now:
+                    # Should it be this one only, the others come first the next time.
+                    self.works[work.claimed.id] = self.works.pop(work.claimed.id)
+                    return
 
     def give_all_back(self) -> None:
         self._give_back(self.works.values())
