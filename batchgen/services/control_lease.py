@@ -17,6 +17,7 @@ from batchgen.storage.session import Database
 # After so many failures in a row a step does without what it may be failing at.
 GIVE_UP_AFTER = 5
 _LONGEST_REST_S = 60.0
+_LONGEST_AFTER = 6
 
 
 class Interrupted(Exception):
@@ -59,7 +60,7 @@ def _release(database: Database, lease: ControlLease) -> None:
 
 
 def _put_off(database: Database, lease: ControlLease, error: Exception) -> None:
-    rest_s = min(2.0**lease.attempts, _LONGEST_REST_S)
+    rest_s = min(2.0 ** min(lease.attempts, _LONGEST_AFTER), _LONGEST_REST_S)
     with suppress(Unavailable), database.unit_of_work() as tx:
         control.put_off(tx, lease, rest_s)
         if lease.attempts <= GIVE_UP_AFTER:

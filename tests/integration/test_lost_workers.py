@@ -14,6 +14,7 @@ from batchgen.domain.jobs import GIVE_UP_AFTER, SUSPECT_AFTER, ClaimedShard, Sec
 from batchgen.domain.states import JobState
 from batchgen.services import finalize, ingest, retry
 from batchgen.services.control_lease import GIVE_UP_AFTER as STEPS_FAILED
+from batchgen.services.control_lease import control_lease
 from batchgen.storage import segments, shards
 from batchgen.storage.object_directory import Directory
 from batchgen.storage.objects import ObjectStore
@@ -156,6 +157,22 @@ def test_a_file_at_which_validation_fails_each_time_is_refused_at_last(small: Ho
     refused = small.job(job.id)
     assert refused.state is JobState.FAILED
     assert [fault.code for fault in refused.faults] == ["internal_error"]
+
+
+def test_a_step_that_failed_a_thousand_times_rests_as_before(small: House) -> None:
+    job = small.submit(chat_lines(3))
+    with small.database.unit_of_work() as tx:
+        tx.execute(text("UPDATE jobs SET control_attempts = 2000"))
+
+    def fail() -> None:
+        with control_lease(small.database, job.id, lease_s=1_000):
+            raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with small.database.unit_of_work() as tx:
+        rests = tx.execute(text("SELECT control_until - now() < interval '2 min' FROM jobs"))
+        assert rests.scalar_one()
 
 
 def test_a_store_that_is_away_is_waited_for(small: House) -> None:
