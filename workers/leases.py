@@ -47,7 +47,7 @@ class Leases:
         self._began = now
         self._next_heartbeat = now
         self._next_checkpoint = now + self._settings.checkpoint_s
-        self._next_look = self._next_look_ahead = now
+        self._next_look = self._next_look_ahead = self._next_look_above = now
         self._lease_ends = now + self._settings.lease_s
         self._write_after = now
         self._doing = "serving"
@@ -86,6 +86,17 @@ class Leases:
             self._next_look_ahead = now + _LOOK_FOR_WORK_S
         return work
 
+    def claim_as_urgent(self) -> ShardWork | None:
+        """Another shard of the most urgent work, where less urgent work is held, too."""
+        now = self._clock.monotonic()
+        held = sorted({work.claimed.priority for work in self.works.values()})
+        if len(held) < 2 or now < self._next_look_above or not self._may_claim(now):
+            return None
+        work = self._claim(now, above=held[-2])
+        if work is None:
+            self._next_look_above = now + _LOOK_FOR_WORK_S
+        return work
+
     def listen(self) -> None:
         """Take the database's notifications; to be called when there are some."""
         now = self._clock.monotonic()
@@ -94,7 +105,7 @@ class Leases:
         if any(channel == CHANNEL and payload in held for channel, payload in heard):
             self._next_heartbeat = now
         if any(channel == WORK_CHANNEL for channel, _ in heard):
-            self._next_look = self._next_look_ahead = now
+            self._next_look = self._next_look_ahead = self._next_look_above = now
             if self.works and self._may_claim(now):
                 # Lines that were read ahead must not keep more urgent work waiting.
                 self._claim(now, above=max(w.claimed.priority for w in self.works.values()))

@@ -103,6 +103,12 @@ class Reading:
         urgent as it.
         """
         work = self._unread()
+        held = self._leases.works.values()
+        most = max((work.claimed.priority for work in held), default=0)
+        read = work is None or work.claimed.priority < most
+        if read and len(self._again) + self._window.waiting(most) < wanted:
+            # All that is held of the most urgent work has been read; there may be more of it.
+            work = self._leases.claim_as_urgent() or work
         waiting = self._window.waiting(None if work is None else work.claimed.priority)
         if len(self._again) + waiting >= wanted:
             return None

@@ -94,6 +94,26 @@ def test_lines_read_ahead_do_not_keep_more_urgent_ones_waiting(house: House) -> 
         assert house.job(job.id).state is JobState.COMPLETED
 
 
+def test_a_more_urgent_job_of_many_shards_is_not_held_up_between_them(house: House) -> None:
+    house.register(**SLOW)
+    patient = house.queue(chat_lines(600))
+    worker = house.worker()
+    serving = threading.Thread(target=worker.serve)
+    serving.start()
+    try:
+        until(lambda: house.job(patient.id).counts.completed)
+        urgent = house.queue(chat_lines(160), priority=5)
+        serving.join(60)
+    finally:
+        worker.leave()
+    begun = {}
+    for job in (patient, urgent):
+        house.finalize(job.id)
+        begun[job.id] = [line["t_adm"] for line in house.lines(job.id, Section.TIMINGS)]
+    first, last = min(begun[urgent.id]), max(begun[urgent.id])
+    assert sum(first < at < last for at in begun[patient.id]) < 20
+
+
 def test_what_was_read_ahead_of_a_cancelled_job_is_cut_and_the_next_job_runs(house: House) -> None:
     house.register(**SLOW)
     gone, stays = house.queue(chat_lines(200)), house.queue(chat_lines(50))
