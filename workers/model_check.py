@@ -17,6 +17,7 @@ from batchgen.chat.encoder import PromptEncoder
 from batchgen.domain.checks import ClaimedCheck
 from batchgen.domain.errors import (
     EngineError,
+    HostHung,
     InvalidRequest,
     LostLease,
     Unavailable,
@@ -127,12 +128,17 @@ class ModelCheck:
 
     def _stats(self, client: EngineClient) -> EngineStats:
         client.ask_stats()
-        while True:
+        clock = self._context.clock
+        patience_s = self._context.settings.step_timeout_s
+        until = clock.monotonic() + patience_s
+        # With nothing in flight nobody else watches the host.
+        while clock.monotonic() < until:
             for event in client.poll(_LISTEN_S):
                 if isinstance(event, Progress):
                     self._resident.last_stats = event.stats
                     return event.stats
             self._keep_alive()
+        raise HostHung(f"the engine has answered, but says nothing more for {patience_s:g} s")
 
     def _keep_alive(self) -> None:
         """To be called while the engine works. Raises Stopped, LostLease, _Gone."""

@@ -1,6 +1,8 @@
 """Checks of models: what a device makes of one, and who waits for whom."""
 
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +102,36 @@ def test_an_engine_that_dies_at_the_first_request_fails_its_check(house: House) 
     ended = look(house, check)
     assert ended.state is CheckState.FAILED
     assert "signal 9" in (ended.reason or "")
+
+
+SILENT = """
+import sys
+from batchgen.engines.host import main
+from batchgen.engines.simulated.engine import SimulatedEngine
+from batchgen.engines.simulated.script import hang
+
+class Silent(SimulatedEngine):
+    def stats(self):
+        return super().stats() if self.has_work() else hang()
+
+sys.exit(main(lambda spec: Silent()))
+"""
+
+
+def test_an_engine_that_hangs_once_it_has_answered_fails_its_check(
+    house: House, tmp_path: Path
+) -> None:
+    host = tmp_path / "host.py"
+    host.write_text(SILENT)
+    command = {"host_command": f"{sys.executable} {host}"}
+    settings = house.settings.model_copy(update=command)
+    site = House(house.database, house.store, settings)
+    site.register()
+    check = ask(site)
+    serve(site)
+    ended = look(site, check)
+    assert ended.state is CheckState.FAILED
+    assert "says nothing more" in (ended.reason or "")
 
 
 def test_a_prompt_that_is_too_long_fails_its_check(house: House) -> None:
