@@ -144,12 +144,20 @@ class GenerationPreparer(Preparer):
         """Its ids, and its text where the engine wants that. Raises InvalidRequest."""
         if self._image_tag is None:
             return self._encoder.encode(prompt), None
-        text = bare = self._encoder.write(prompt, self._image_tag)
         n_images = len(prompt.images) if isinstance(prompt, ChatPrompt) else 0
+        if (seen := n_images * self._image_tokens) >= self._max_model_len:
+            # Said before so much is made: a line has room for thousands of small files.
+            raise InvalidRequest(
+                f"{n_images} images take {seen} tokens, the model takes {self._max_model_len} in "
+                "all: leave some out",
+                code="context_length_exceeded",
+                param="prompt",
+            )
+        text = bare = self._encoder.write(prompt, self._image_tag)
         for number in range(n_images):
             bare = bare.replace(self._image_tag.replace("{}", str(number)), "", 1)
         ids = self._encoder.tokenizer.encode(bare, add_special_tokens=False)
-        return ids + [0] * self._image_tokens * n_images, text
+        return ids + [0] * seen, text
 
     def _output(
         self, shard: ClaimedShard, prepared: Prepared, made: Generation | Embedding

@@ -75,7 +75,7 @@ class PromptEncoder:
                     raise _no_template()
                 shown = {**options, "tools": [*tools]} if tools else options
                 typed = chat_messages(messages, "")
-                if head in str(typed) or self._guard.suspects(typed) or self._guard.suspects(shown):
+                if head in str((typed, shown)) or self._guard.suspects((typed, shown)):
                     raise InvalidRequest(
                         "a message holds what a model with images takes for a control token or an "
                         "image: leave it out",

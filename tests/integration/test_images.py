@@ -94,7 +94,18 @@ def test_a_bad_image_ends_its_own_line(house: House) -> None:
     assert "known kind" in told["no image"]
     assert "cannot be read" in told["cut"]
     assert "control token" in told["tag"]
-    assert "tokens" in told["long"]
+    assert "130 images take" in told["long"]
+
+
+def test_small_files_that_unpack_to_very_much_end_their_own_line(house: House) -> None:
+    register(house)
+    file = io.BytesIO()
+    Image.new("1", (10_000, 5_000)).save(file, "PNG")
+    bomb = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    job = house.run([look("three", *[bomb] * 3), look("good", picture(3))])
+    assert (job.counts.completed, job.counts.failed) == (1, 1)
+    (error,) = house.errors(job.id)
+    assert "150,000,000 pixels together" in error["response"]["body"]["error"]["message"]
 
 
 def test_a_model_that_sees_nothing_says_so(house: House) -> None:

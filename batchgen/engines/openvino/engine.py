@@ -31,7 +31,7 @@ from batchgen.engines.openvino.live import Live
 from batchgen.engines.openvino.loading import LoadedPipeline, load_pipeline
 from batchgen.engines.openvino.refusals import refusal
 from batchgen.engines.openvino.speculation import accepted_tokens, drafted_tokens
-from batchgen.engines.openvino.vision import image_tensor
+from batchgen.engines.openvino.vision import image_tensors
 from batchgen.engines.process import rss_bytes
 from batchgen.engines.protocol import Applied, EngineRequest, EngineStats, Finished, Rebuilding
 from batchgen.engines.spec import EngineSpec, OpenVinoSpec
@@ -272,7 +272,7 @@ class OpenVinoEngine:
                 live.handle = self._add(live.request, config)
             except (RuntimeError, TypeError, ValueError) as error:
                 self._leave(live)
-                reason = str(error).strip().splitlines()[-1]
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 failure = Failed(400, "invalid_value", f"The engine refuses the request: {reason}")
                 refused.append(Finished(id=live.request.id, failure=failure))
         return refused
@@ -281,7 +281,7 @@ class OpenVinoEngine:
         """The pipeline's handle of the request. A model that sees takes text only."""
         number = next(self._pipeline_ids)
         if request.text is not None:
-            images = [image_tensor(file) for file in request.images]
+            images = image_tensors(request.images)
             return self._pipeline().add_request(number, request.text, images, config)
         ids = np.array([request.prompt_ids], dtype=np.int64)
         return self._pipeline().add_request(number, ov.Tensor(ids), config)

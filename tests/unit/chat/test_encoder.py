@@ -113,6 +113,16 @@ def test_tools_are_rendered_and_no_control_token_hides_in_one(tmp_path):
     assert json.loads(rendered.removesuffix("hi")) == [*tools]
 
 
+def test_an_image_tag_in_a_tool_is_none_of_the_templates(tmp_path):
+    template = "{{ tools | tojson }}{{ messages[0].content }}"
+    encoder = PromptEncoder(save(tmp_path / "m", chatml_tokenizer(), {}, template=template))
+    tools = ({"type": "function", "function": {"name": "f", "description": "see <image_0>"}},)
+    messages = ({"role": "user", "content": [{"type": "image", "index": 0}]},)
+    assert encoder.write(ChatPrompt(messages), "<image_{}>").endswith("<image_0>")
+    with pytest.raises(InvalidRequest, match="leave it out"):
+        encoder.write(ChatPrompt(messages, tools=tools), "<image_{}>")
+
+
 def test_a_turn_that_only_calls_tools_has_no_content(tmp_path):
     template = (
         "{% for m in messages %}{{ m.content or '' }}"
