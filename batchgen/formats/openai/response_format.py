@@ -67,11 +67,16 @@ def schema_form(schema: Mapping[str, Any], param: str, *, strict: bool) -> Form:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as compact text, keys in their order. Raises InvalidRequest where too deep."""
+    """A JSON value as compact text, keys in their order. Raises InvalidRequest for what is none."""
     try:
         return msgspec.json.encode(value).decode()
     except RecursionError:
         raise InvalidRequest("the schema is nested too deeply", code="invalid_schema") from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the schema holds half of a surrogate pair, which is no Unicode text",
+            code="invalid_schema",
+        ) from None
 
 
 def _response_format(asked: Any) -> Form:

@@ -145,6 +145,11 @@ def test_a_bad_form_names_its_place(asked: Any, code: str, param: str) -> None:
     assert failure({"structured_outputs": asked}) == (code, param)
 
 
+def test_half_a_surrogate_pair_in_a_schemas_text_is_refused() -> None:
+    asked = {"structured_outputs": {"json": r'{"enum": ["\ud800"]}'}}
+    assert failure(asked) == ("invalid_schema", None)
+
+
 def test_an_answer_has_one_form() -> None:
     both = {"structured_outputs": {"regex": "a"}} | json_schema()
     assert failure(both) == ("invalid_value", "structured_outputs")
