@@ -1,7 +1,9 @@
 """Answers in a form, on the real engine: what keeps to it, and what a bad form costs."""
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -192,6 +194,18 @@ def test_a_grammar_that_takes_too_much_memory_is_refused() -> None:
     assert failure is not None
     assert failure.code == "grammar_too_costly"
     assert checks.failure(small) is None
+
+
+def test_a_process_that_was_killed_while_it_waited_costs_no_grammar() -> None:
+    checks = grammars.GrammarChecks(MODEL)
+    checks.ask(regex("a"))
+    until(lambda: checks.hear(1.0) or not checks.busy, timeout_s=100)
+    assert checks.pid is not None
+    os.kill(checks.pid, signal.SIGKILL)  # as the kernel does when memory runs out
+    checks.ask(regex("b"))
+    until(lambda: checks.hear(1.0) or not checks.busy, timeout_s=100)
+    checks.close()
+    assert checks.failure(regex("b")) is None
 
 
 def test_a_verdict_is_kept_by_the_grammars_content() -> None:

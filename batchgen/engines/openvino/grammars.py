@@ -7,7 +7,7 @@
     failure = checks.failure(grammar)    # of one that it knows; None: the pipeline may have it
 
 Verdicts are kept by content: 10,000 requests with one schema pay once. A process that dies of a
-grammar, or is not done in time, is replaced, and that is the verdict.
+grammar twice, or is not done in time, is replaced, and that is the verdict.
 """
 
 import hashlib
@@ -115,11 +115,18 @@ class GrammarChecks:
         self._asked: OrderedDict[bytes, Grammar] = OrderedDict()
         self._verdicts: OrderedDict[bytes, _Fault | None] = OrderedDict()
         self._failed_starts = 0
+        # The grammar that a probe died with, once.
+        self._doubtful: bytes | None = None
 
     @property
     def busy(self) -> bool:
         """Whether verdicts are still to come."""
         return bool(self._asked)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that compiles; None while there is none."""
+        return None if self._probe is None else self._probe.pid
 
     def knows(self, grammar: Grammar) -> bool:
         return _key(grammar) in self._verdicts
@@ -189,6 +196,9 @@ class GrammarChecks:
         elif probe.end() == -_SIGXCPU:
             text = f"compiling it takes more than {self._cpu_limit_s} s of processor time"
             self._settle(_Fault(400, "grammar_too_costly", text))
+        elif self._doubtful != (key := next(iter(self._asked))):
+            # It may have died before, or of something else: memory ran out, say.
+            self._doubtful = key
         else:
             text = "the compiler breaks down on it: it is too deep or too large"
             self._settle(_Fault(400, "grammar_too_costly", text))
@@ -224,6 +234,10 @@ class _Probe:
         self.ready = False
         self._checking = False
         self._limit = time.monotonic() + _START_LIMIT_S
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def idle(self) -> bool:
