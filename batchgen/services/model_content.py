@@ -44,7 +44,7 @@ class Content:
 def look(spec: EngineSpec, settings: Settings) -> Content:
     """The seal, and the hashes where the files are small."""
     seal = _seal(spec)
-    if seal is None or sum(size for size, _ in seal.values()) > _AT_ONCE_BYTES:
+    if seal is None or sum(stamp[0] for stamp in seal.values() if stamp) > _AT_ONCE_BYTES:
         return Content(seal)
     return Content(seal, *_hashes(spec, settings))
 
@@ -121,8 +121,16 @@ def _seal(spec: EngineSpec) -> dict[str, list[int]] | None:
         if not adapter:
             return None
         files |= {_LORA + file.name: file for file in adapter}
-    stats = {name: file.stat() for name, file in files.items()}
-    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    return {name: _stamp(file) for name, file in files.items()}
+
+
+def _stamp(file: Path) -> list[int]:
+    """Size and time; of a file that has gone, or a link to nothing, neither."""
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return []
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _hashes(spec: EngineSpec, settings: Settings) -> tuple[str, str | None]:

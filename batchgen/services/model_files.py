@@ -6,7 +6,7 @@ from pathlib import Path
 
 from batchgen.chat.tokenizer import read_json
 from batchgen.domain.errors import InvalidRequest, LoadFailed
-from batchgen.engines.openvino.model_dir import content_files
+from batchgen.engines.openvino.model_dir import adapter_files, content_files
 from batchgen.settings import Settings
 
 # Not for data: what lies there is made up by the kernel.
@@ -25,6 +25,15 @@ def model_directory(
 
     Raises InvalidRequest with the reason and the mend.
     """
+    try:
+        return _checked_directory(given, settings, holds, or_else, param)
+    except OSError as error:
+        raise _unreadable(given, error, param) from error
+
+
+def _checked_directory(
+    given: str, settings: Settings, holds: str, or_else: str | None, param: str
+) -> Path:
     path, roots = _allowed(given, settings, param)
     if not path.is_dir():
         raise InvalidRequest(f"model path '{given}' is no directory on the server", param=param)
@@ -40,27 +49,60 @@ def model_directory(
             raise InvalidRequest(
                 f"{file.name} in '{given}' is a link out of the allowed roots", param=param
             )
+        _refuse_unreadable(file, given, param)
     _refuse_pickles(path, given, param)
     return path
 
 
 def adapter_file(given: str, settings: Settings, *, param: str) -> Path:
     """A LoRA adapter's file, resolved. Raises InvalidRequest with the reason and the mend."""
-    path, _ = _allowed(given, settings, param)
+    try:
+        return _checked_adapter(given, settings, param)
+    except OSError as error:
+        raise _unreadable(given, error, param) from error
+
+
+def _checked_adapter(given: str, settings: Settings, param: str) -> Path:
+    path, roots = _allowed(given, settings, param)
     if not path.is_file() or path.suffix.lower() != ".safetensors":
         raise InvalidRequest(
             f"LoRA adapter '{given}' is no .safetensors file on the server (in PEFT's directories: "
             "adapter_model.safetensors)",
             param=param,
         )
+    for file in adapter_files(path):
+        if roots and not _is_under(file.resolve(), roots):
+            raise InvalidRequest(
+                f"{file.name} beside '{given}' is a link out of the allowed roots", param=param
+            )
+        _refuse_unreadable(file, given, param)
     return path
+
+
+def _refuse_unreadable(file: Path, given: str, param: str) -> None:
+    """Said here, not by whoever reads it later."""
+    if not file.is_file() or not os.access(file, os.R_OK):
+        raise InvalidRequest(
+            f"{file.name} of '{given}' cannot be read by the server, or is a link to nothing",
+            param=param,
+        )
+
+
+def _unreadable(given: str, error: OSError, param: str) -> InvalidRequest:
+    what = error.filename or given
+    return InvalidRequest(
+        f"model path '{given}': {what} cannot be read by the server: {error.strerror}", param=param
+    )
 
 
 def _allowed(given: str, settings: Settings, param: str) -> tuple[Path, list[Path]]:
     """The path, resolved, and the roots. Raises InvalidRequest where it is outside of them."""
     if "\0" in given:
         raise InvalidRequest("a path must not hold the character NUL", param=param)
-    path = Path(given).expanduser()
+    try:
+        path = Path(given).expanduser()
+    except RuntimeError as error:  # ~ of somebody whom the server does not know
+        raise InvalidRequest(f"model path '{given}': {error}", param=param) from error
     if not path.is_absolute():
         raise InvalidRequest(f"model path '{given}' must be absolute", param=param)
     path = path.resolve()

@@ -144,6 +144,42 @@ def test_neither_a_directory_nor_a_file_may_lead_out_of_the_allowed_roots(
         add(house, inside)
 
 
+def test_a_link_to_nothing_is_refused_and_later_shows_as_a_change(house: House, copy: Copy) -> None:
+    path = copy()
+    weights = path / "openvino_model.bin"
+    kept = weights.rename(path.parent / "blob")
+    weights.symlink_to(kept)
+    assert add(house, path).revision == 1
+    kept.unlink()
+    with pytest.raises(InvalidRequest, match="have changed since") as refused:
+        resolve(house)
+    assert refused.value.code == "model_changed"
+    with pytest.raises(InvalidRequest, match=r"openvino_model\.bin .* cannot be read"):
+        add(house, path)
+
+
+def test_a_path_that_means_nothing_to_the_server_is_refused(house: House) -> None:
+    for path in ("~nobody-of-that-name/model", "/" + "x" * 300):
+        with pytest.raises(InvalidRequest) as refused:
+            add(house, Path(path))
+        assert refused.value.param == "path"
+
+
+def test_what_lies_beside_an_adapter_may_not_lead_out_of_the_allowed_roots(
+    database: Database, store: ObjectStore, settings: Settings, copy: Copy, tmp_path: Path
+) -> None:
+    house = House(
+        database, store, settings.model_copy(update={"model_roots": str(tmp_path / "root")})
+    )
+    model, adapter = copy(to="root/model"), tmp_path / "root" / "adapter.safetensors"
+    adapter.write_bytes(b"")
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "root" / "adapter_config.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(InvalidRequest, match="link out of the allowed roots") as refused:
+        add(house, model, lora={"path": str(adapter)})
+    assert refused.value.param == "lora.path"
+
+
 # -- revisions and their content -----------------------------------------------------------------
 
 

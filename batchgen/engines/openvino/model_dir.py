@@ -54,7 +54,7 @@ def read_facts(model_dir: Path) -> ModelFacts:
         positions=positions if isinstance(positions, int) else None,
         vocab_size=vocab_size,
         eos_ids=eos_ids(model_dir),
-        linear_attention="linear_attention" in config.get("layer_types", ()),
+        linear_attention="linear_attention" in (config.get("layer_types") or ()),
         sees=sees,
         image_tokens=image_tokens,
     )
