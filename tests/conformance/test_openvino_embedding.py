@@ -71,6 +71,19 @@ def test_a_request_of_more_texts_than_a_batch_keeps_their_order(engine):
         assert vector == pytest.approx(alone, abs=1e-4)
 
 
+def test_a_request_of_many_texts_takes_a_step_for_each_batch_and_can_be_cancelled_between(engine):
+    engine.submit([request(1, *(f"{i} crates" for i in range(9))), request(2, "pears")])
+    assert engine.schedule() == [1]
+    assert engine.step() == []
+    assert engine.schedule() == [1]
+    assert engine.cancel([1]) == [1]
+    assert engine.schedule() == [2]
+    (finished,) = engine.step()
+    assert vectors(finished.result) == [
+        pytest.approx(vector, abs=1e-4) for vector in vectors(run(engine, request(3, "pears"))[3])
+    ]
+
+
 def test_vectors_have_length_one_unless_it_is_switched_off(engine):
     ((vector,),) = [vectors(run(engine, request(1, "pears"))[1])]
     assert math.hypot(*vector) == pytest.approx(1, abs=1e-3)

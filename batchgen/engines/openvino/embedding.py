@@ -44,6 +44,8 @@ class OpenVinoEmbeddingEngine:
         self._spec = OpenVinoEmbeddingSpec(path="")
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
+        self._made: list[bytes] = []
+        self._admitted = 0
         self._steps = 0
         self._max_running = 0
         self._tokens_in = 0
@@ -115,8 +117,8 @@ class OpenVinoEmbeddingEngine:
         return refused
 
     def schedule(self) -> list[int]:
-        """One that has more texts than a batch holds runs alone."""
-        room = self._spec.batch_size
+        """One that has more texts than a batch holds runs alone, in several steps."""
+        room = self._spec.batch_size - sum(len(waiting.texts) for waiting in self._batch)
         while self._waiting and (not self._batch or len(self._waiting[0].texts) <= room):
             taken = self._waiting.popleft()
             self._batch.append(taken)
@@ -125,12 +127,19 @@ class OpenVinoEmbeddingEngine:
         return [waiting.request.id for waiting in self._batch]
 
     def step(self) -> list[Finished]:
-        batch, self._batch = self._batch, []
         self._steps += 1
-        if not batch:
+        texts = [text for waiting in self._batch for text in waiting.texts]
+        if not texts:
             return []
-        admitted = time.monotonic_ns()
-        made = iter(self._vectors([text for waiting in batch for text in waiting.texts]))
+        if not self._made:
+            self._admitted = time.monotonic_ns()
+        # A step of thousands of texts would look like an engine that hangs.
+        at = len(self._made)
+        self._made += self._vectors(texts[at : at + self._spec.batch_size])
+        if len(self._made) < len(texts):
+            return []
+        batch, self._batch = self._batch, []
+        made, self._made = iter(self._made), []
         ended = []
         now = time.monotonic_ns()
         for waiting in batch:
@@ -139,7 +148,7 @@ class OpenVinoEmbeddingEngine:
             embedding = Embedding(
                 vectors=tuple(islice(made, len(waiting.texts))),
                 n_in=n_in,
-                timings=Timings(waiting.t_enq, admitted, None, now),
+                timings=Timings(waiting.t_enq, self._admitted, None, now),
             )
             ended.append(Finished(id=waiting.request.id, embedding=embedding))
         return ended
@@ -147,12 +156,8 @@ class OpenVinoEmbeddingEngine:
     def _vectors(self, texts: list[str]) -> list[bytes]:
         if self._pipeline is None:
             raise RuntimeError("the engine is not loaded")
-        size = self._spec.batch_size
-        made: list[bytes] = []
-        for at in range(0, len(texts), size):
-            vectors = self._pipeline.embed_documents(texts[at : at + size])
-            made += [np.asarray(vector, dtype="<f4").tobytes() for vector in vectors]
-        return made
+        vectors = self._pipeline.embed_documents(texts)
+        return [np.asarray(vector, dtype="<f4").tobytes() for vector in vectors]
 
     def has_work(self) -> bool:
         return bool(self._waiting or self._batch)
@@ -161,6 +166,8 @@ class OpenVinoEmbeddingEngine:
         wanted = set(ids)
         every = [*self._batch, *self._waiting]
         self._batch = [w for w in self._batch if w.request.id not in wanted]
+        if not self._batch:  # else none of it has been made yet
+            self._made.clear()
         self._waiting = deque(w for w in self._waiting if w.request.id not in wanted)
         return [w.request.id for w in every if w.request.id in wanted]
 
@@ -178,6 +185,7 @@ class OpenVinoEmbeddingEngine:
     def close(self) -> None:
         self._waiting.clear()
         self._batch.clear()
+        self._made.clear()
         self._pipeline = None
 
 
