@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import structlog
 
 from batchgen.domain.caches import CacheDeed, CacheEntry, CacheKey, CacheState
 from batchgen.domain.errors import InvalidRequest, LostLease
+from batchgen.engines.compile_identity import CompileIdentity
 from batchgen.settings import Settings
 from batchgen.storage import caches, models
 from batchgen.storage.cache_directory import CacheDirectory, load_owner
@@ -146,6 +148,12 @@ def _remove(
             caches.drop(tx, token)
     except LostLease:
         return False
+    except OSError as error:
+        # It keeps no other from being removed.
+        log.warning("cache_not_swept", cache=key.name, reason=str(error))
+        with database.unit_of_work() as tx:
+            caches.release(tx, token)
+        return False
     log.info("cache_removed", cache=key.name)
     return True
 
@@ -164,10 +172,11 @@ def _reconcile(database: Database, directory: CacheDirectory) -> None:
             continue
         try:
             note = directory.read(name)
-        except ValueError as error:
+            if note is None:
+                continue
+            msgspec.convert(note.identity, CompileIdentity)
+        except (ValueError, msgspec.ValidationError) as error:
             log.warning("cache_not_swept", cache=name, reason=str(error))
-            continue
-        if note is None:
             continue
         size, n_files = directory.size(name)
         state = CacheState.USABLE if note.rejected is None else CacheState.REJECTED

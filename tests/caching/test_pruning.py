@@ -1,5 +1,6 @@
 """What is listed of the caches, what is stale, and what pruning removes and never removes."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,6 +186,31 @@ def test_an_entry_that_somebody_removed_by_hand_is_forgotten(
     caches.remove_marked(database, settings)
     assert client.caches() == []
     assert workshop.load("GPU.0", workshop.model())["cache_state"] == "cold"
+
+
+def test_an_entry_that_cannot_be_removed_keeps_no_other_from_it(
+    workshop: Workshop, settings: Settings, database: Database
+) -> None:
+    for name in ("a", "b"):
+        workshop.load("GPU.0", workshop.model(name, content=name))
+    first = min(blob.parent for blob in workshop.blobs())
+    shutil.rmtree(first)
+    first.write_text("no directory")
+    caches.prune(database, settings, caches.Wish(max_bytes=0), dry_run=False)
+    assert caches.remove_marked(database, settings) == 1
+    assert workshop.blobs() == []
+
+
+def test_an_entry_that_says_something_else_of_itself_is_not_taken_in(
+    workshop: Workshop, client: Client, settings: Settings, database: Database
+) -> None:
+    workshop.load("GPU.0", workshop.model())
+    strange = workshop.root / "strange"
+    strange.mkdir()
+    note = {"namespace": "strange", "identity": {"model_hash": "x"}, "model_path": "/m"}
+    (strange / "entry.json").write_text(json.dumps(note))
+    caches.remove_marked(database, settings)
+    assert [c["model_hash"] for c in client.caches()] == ["weights"]
 
 
 def test_the_control_worker_of_a_host_without_the_directory_leaves_it_to_those_that_have_it(
