@@ -86,7 +86,7 @@ def write(
 def read(store: ObjectStore, segments: Iterable[Segment]) -> tuple[dict[int, Record], Usage]:
     """The records of these segments by index, and the sum of their usage.
 
-    A segment whose object is lost has none: its lines are open again.
+    A segment whose object is lost or damaged has none: its lines are open again.
     """
     records: dict[int, Record] = {}
     usage = Usage()
@@ -98,14 +98,17 @@ def read(store: ObjectStore, segments: Iterable[Segment]) -> tuple[dict[int, Rec
         except NotFound as error:
             log.error("segment_lost", job=segment.job_id, reason=str(error))  # noqa: TRY400 - an event, not a bug
             continue
-        usage = add(usage, draft.usage)
         lines = {s: _lines(body[slice(*segment.span(s))]) for s in Section}
-        outputs = zip(
-            draft.output_indexes, lines[Section.OUTPUT], lines[Section.TIMINGS], strict=True
-        )
-        for index, line, timing in outputs:
+        outputs, timings = lines[Section.OUTPUT], lines[Section.TIMINGS]
+        errors = lines[Section.ERROR]
+        n_done, n_failed = len(draft.output_indexes), len(draft.error_indexes)
+        if (len(outputs), len(timings), len(errors)) != (n_done, n_done, n_failed):
+            log.error("segment_lost", job=segment.job_id, reason="it has other lines than its row")
+            continue
+        usage = add(usage, draft.usage)
+        for index, line, timing in zip(draft.output_indexes, outputs, timings, strict=True):
             records[index] = Record(index, line, timing)
-        for index, line in zip(draft.error_indexes, lines[Section.ERROR], strict=True):
+        for index, line in zip(draft.error_indexes, errors, strict=True):
             records[index] = Record(index, line)
     return records, usage
 

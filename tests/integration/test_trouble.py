@@ -329,7 +329,8 @@ def test_a_lost_input_lets_a_cancelled_job_end(house: House) -> None:
     assert len(house.lines(job.id, Section.ERROR)) == 15
 
 
-def test_lines_of_a_lost_checkpoint_run_again(house: House) -> None:
+@pytest.mark.parametrize("damage", ["lost", "torn"])
+def test_lines_of_a_checkpoint_that_cannot_be_read_run_again(house: House, damage: str) -> None:
     house.register()
     job = house.queue(chat_lines(3))
     held = claim(house)
@@ -341,7 +342,10 @@ def test_lines_of_a_lost_checkpoint_run_again(house: House) -> None:
     with house.database.unit_of_work() as tx:
         (key,) = segments.referenced_keys(tx, job.id)
         shards.release(tx, [held.token])
-    house.store.delete(key)
+    if damage == "lost":
+        house.store.delete(key)
+    else:
+        house.store.put(key, b"\0" * house.store.size(key))
     _serve(house, times=1)
     house.finalize(job.id)
     assert house.job(job.id).counts.completed == 3
