@@ -129,6 +129,7 @@ def platform(lines: list[bytes], in_flight: int) -> Iterator[Platform]:
                 spec = {
                     "engine": "openvino",
                     "path": str(MODEL),
+                    "max_requests_per_process": None,
                     "scheduler_config": SCHEDULER | {"max_num_seqs": in_flight},
                 }
                 client.add_model({"name": "demo", "spec": spec})
@@ -190,6 +191,7 @@ def main() -> None:
                 one, other = got["bare"], got["platform"]
                 ratios.append(other.tok_s / one.tok_s)
                 cpu.append(one.cpu_s / other.cpu_s)
+                print(f"pair {pair} of {asked.pairs}: {ratios[-1]:.3f}", file=sys.stderr)
                 table.add_row(
                     str(pair),
                     f"{one.tok_s:,.0f}",
