@@ -11,10 +11,14 @@ from typing import Any
 
 import jsonschema_rs
 
+from batchgen.formats.schema_cost import SchemaCost
+
 MAX_SCHEMA_CHARS = 100_000
 MAX_SCHEMA_DEPTH = 64
 _MESSAGE_LIMIT = 300
 _REMEMBERED = 256
+# About half a second; to collect what is wrong takes far longer for each.
+_MOST_EVALUATIONS, _MOST_EXPLAINED = 50_000_000, 100_000
 # Keywords whose schemas apply to the same value as their parent: only there can a loop be endless.
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("not", "if", "then", "else")
@@ -34,9 +38,15 @@ def answer_fault(text: str, source: str) -> str | None:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"[:_MESSAGE_LIMIT]
+    cost = _cost(source)
+    n_evaluations = 0 if cost is None else cost.evaluations(value)
+    if n_evaluations > _MOST_EVALUATIONS:
+        return "to check it against the schema takes too long: its references multiply"
     validator = _validator(source)
     if validator.is_valid(value):
         return None
+    if n_evaluations > _MOST_EXPLAINED:
+        return "it is not valid against the schema"
     wrong = next(iter(validator.iter_errors(value)))
     place = "/".join(map(str, wrong.instance_path)) or "the whole"
     return f"{place}: {wrong.message}"[:_MESSAGE_LIMIT]
@@ -63,6 +73,8 @@ def _fault(source: str) -> str | None:
 
 
 def _reference_fault(schema: Any, references: list[Any]) -> str | None:
+    if references and _has_resources(schema):
+        return "$id inside the schema: its references would mean something else, leave it out"
     for reference in references:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return f"$ref {reference!r} points outside the schema"
@@ -74,6 +86,15 @@ def _reference_fault(schema: Any, references: list[Any]) -> str | None:
     except CycleError as error:
         return f"$ref {error.args[1][0]!r} leads back to itself without end"
     return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _cost(source: str) -> SchemaCost | None:
+    """None where there are no references, which could multiply."""
+    schema = json.loads(source)
+    if not any(True for _ in _references(schema)):
+        return None
+    return SchemaCost(schema, lambda reference: _target(schema, reference))
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -109,6 +130,16 @@ def _references(value: Any) -> Iterator[Any]:
     elif isinstance(value, list):
         for child in value:
             yield from _references(child)
+
+
+def _has_resources(schema: Any) -> bool:
+    """Whether a part of the schema is one of its own, which references are then relative to."""
+    level = _children(schema)
+    while level:
+        if any(isinstance(part, dict) and isinstance(part.get("$id"), str) for part in level):
+            return True
+        level = [child for parent in level for child in _children(parent)]
+    return False
 
 
 def _target(schema: Any, reference: str) -> Any:

@@ -50,6 +50,7 @@ values = st.recursive(
         ({"properties": {"a": {"$ref": "#/$defs/nowhere"}}}, "points at nothing"),
         ({"type": "nonsense"}, "nonsense"),
         ({"anyOf": 3}, "not of type"),
+        ({"$defs": {"a": {"$id": "http://x/a", "$ref": "#"}}}, "$id inside"),
         ({"pattern": "["}, "regex"),
         ({"pattern": "(?=a)b"}, "regex"),
         ({"$schema": "http://example.com/mine"}, "meta-schema"),
@@ -112,6 +113,54 @@ def test_a_pattern_runs_in_linear_time() -> None:
     schema = json.dumps({"pattern": "^(a+)+$"})
     assert schema_fault(schema) is None
     assert answer_fault(json.dumps("a" * 5_000 + "!"), schema) is not None
+
+
+def doubling(n: int, last: dict[str, Any], inside: str | None = None) -> str:
+    """Definitions of which each names the next one twice, for the same value or for its items."""
+    schemas: dict[str, Any] = {f"d{n}": last}
+    for i in range(n):
+        twice: dict[str, Any] = {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}
+        schemas[f"d{i}"] = twice if inside is None else {inside: twice}
+    return json.dumps({"$defs": schemas, "$ref": "#/$defs/d0"})
+
+
+@pytest.mark.parametrize("inside", [None, "items", "additionalProperties"])
+def test_references_that_multiply_are_not_followed_without_end(inside: str | None) -> None:
+    source = doubling(60, {"not": {}}, inside)
+    assert schema_fault(source) is None
+    opened, closed = ('{"a":', "}") if inside == "additionalProperties" else ("[", "]")
+    text = '"a"' if inside is None else opened * 60 + '"a"' + closed * 60
+    assert "multiply" in (answer_fault(text, source) or "")
+    assert answer_fault(text, doubling(16, {"not": {}}, inside)) == (
+        "it is not valid against the schema"
+    )
+    assert answer_fault(text, doubling(16, {}, inside)) is None
+
+
+def test_a_schema_that_refers_to_itself_twice_a_level_is_followed_so_far() -> None:
+    source = json.dumps({"items": {"anyOf": [{"$ref": "#"}] * 2}, "type": "array"})
+    assert answer_fault("[" * 12 + "]" * 12, source) is None
+    assert "multiply" in (answer_fault("[" * 60 + "1" + "]" * 60, source) or "")
+
+
+def test_long_answers_of_schemas_that_refer_to_themselves_are_checked() -> None:
+    source = json.dumps(TREE)
+    text = '{"next":' * 120 + "null" + "}" * 120
+    assert answer_fault(text, source) is None
+    pair = {
+        "anyOf": [
+            {"type": "integer"},
+            {
+                "type": "object",
+                "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}},
+                "required": ["left", "right"],
+            },
+        ]
+    }
+    tree: Any = 1
+    for _ in range(10):
+        tree = {"left": tree, "right": tree}
+    assert answer_fault(json.dumps(tree), json.dumps(pair)) is None
 
 
 @given(values)
