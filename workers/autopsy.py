@@ -63,7 +63,8 @@ class Autopsy:
         """
         client = self._resident.client
         if client is None:
-            raise EngineError("there is no engine to look at")
+            # It died while it was loaded anew, of nothing that it was given.
+            raise EngineError(str(death)) from death
         crumbs = client.breadcrumbs()
         items = {item.key: item for item in in_flight.values()}
         ages = {in_flight[i].key: crumbs.age(i) for i in in_flight if i in crumbs.live}

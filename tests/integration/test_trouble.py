@@ -22,7 +22,7 @@ from batchgen.domain.states import JobState
 from batchgen.engines.protocol import Applied
 from batchgen.engines.spec import SimulatedSpec
 from batchgen.services import cancel, finalize, retry
-from batchgen.storage import fleet, jobs, segments, shards, suspects
+from batchgen.storage import fleet, job_events, jobs, segments, shards, suspects
 from batchgen.storage.object_directory import Directory
 from batchgen.storage.objects import Backend, ObjectStore
 from batchgen.storage.session import Database
@@ -521,3 +521,43 @@ def test_a_request_that_kills_the_engine_before_any_step_costs_one_line(
     job = touchy.run(chat_lines(6))
     assert touchy.codes(job.id) == {"r2": "engine_crash"}
     assert job.counts.completed == 5
+
+
+_ONCE_LOADED_HOST = """
+import os
+import sys
+from pathlib import Path
+
+from batchgen.engines import host
+from batchgen.engines.simulated.engine import SimulatedEngine
+
+class OnceLoaded(SimulatedEngine):
+    def load(self, spec):
+        mark = Path(sys.argv[0]).with_suffix(".loaded")
+        if mark.exists():
+            os.abort()
+        mark.touch()
+        return super().load(spec)
+
+raise SystemExit(host.main(lambda spec: OnceLoaded()))
+"""
+
+
+def test_an_engine_that_cannot_be_loaded_again_after_a_probe_says_how_it_died(
+    house: House, tmp_path: Path
+) -> None:
+    script = tmp_path / "host.py"
+    script.write_text(_ONCE_LOADED_HOST)
+    settings = house.settings.model_copy(update={"host_command": f"{sys.executable} {script}"})
+    site = House(house.database, house.store, settings)
+    site.register(rules=[{"contains": "say 0.", "action": "crash", "signal": 11}])
+    job = site.queue(chat_lines(2))
+    with house.database.unit_of_work() as tx:
+        ((shard_id, _),) = shards.pending_of(tx, job.id, limit=1)
+        suspects.strike(tx, shard_id, [0], "its worker was lost")
+    _serve(site, times=1)
+    with house.database.unit_of_work() as tx:
+        events = job_events.after_id(tx, job.id, 0)
+    reasons = [str(data["reason"]) for _, _, event, data in events if event == "engine_failed"]
+    assert len(reasons) == 2
+    assert all("signal 6" in reason for reason in reasons)
