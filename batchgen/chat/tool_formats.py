@@ -135,7 +135,9 @@ class QwenXmlFormat:
         calls: list[Call] = []
         rest: list[str] = []
         at = 0
-        for found in self._FUNCTION.finditer(text):
+        # Where no function ends any more, each beginning would look through the rest in vain.
+        until = text.rfind("</function>") + len("</function>")
+        for found in self._FUNCTION.finditer(text, 0, until):
             arguments = self._arguments(found[1], found[2], choice)
             if arguments is None:
                 continue

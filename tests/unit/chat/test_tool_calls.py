@@ -108,6 +108,11 @@ def test_what_is_no_call_of_an_offered_function_stays_text(parser: str, text: st
     assert TOOL_PARSERS[parser].parse(text, CHOICE) == (text, [])
 
 
+def test_a_model_that_begins_calls_over_and_over_is_read_in_linear_time() -> None:
+    text = "<function=weather>" * 100_000
+    assert TOOL_PARSERS["qwen3_coder"].parse(text, CHOICE) == (text, [])
+
+
 def test_arguments_are_given_as_the_model_wrote_them() -> None:
     written = '{"city" : "Osl\\u00f8", "days":1e400, "days":3}'
     text = f'<tool_call>{{"name": "weather", "arguments": {written}}}</tool_call>'
