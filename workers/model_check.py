@@ -4,7 +4,7 @@ The engine stays loaded afterwards, as after a session: the next job of the mode
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,8 @@ class ModelCheck:
             # A template or a tokenizer may raise anything: again and again, if it were tried again.
             log.exception("check_failed", check=claimed.id)
             reason = f"{type(error).__name__}; the worker's log says where"
-            self._end(model_checks.failed, reason)
+            with suppress(_Gone):
+                self._end(model_checks.failed, reason)
 
     def _checked(self, spec: EngineSpec) -> dict[str, Any]:
         self._keep_alive()
