@@ -15,7 +15,14 @@ MODEL_XML = "openvino_model.xml"
 VISION_XML = "openvino_language_model.xml"
 """A model that sees is exported in parts: this is the one that generates."""
 _CHUNK_BYTES = 4 << 20
-_HASHED = ("*.xml", "*.bin", "tokenizer.json", "*config.json", "chat_template.jinja")
+_HASHED = (
+    "*.xml",
+    "*.bin",
+    "tokenizer.json",
+    "*config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 _HASH_FILE = "batchgen-hashes.json"
 # What this process knows of files, by their seals: read or found noted, they are not read again.
 _digests: dict[str, str] = {}
