@@ -186,15 +186,19 @@ def _request(
 
     Raises InvalidRequest where it does not fit.
     """
+    asked: ChatPrompt | TextPrompt = ChatPrompt(({"role": "user", "content": prompt},))
     try:
-        ids = encoder.encode(ChatPrompt(({"role": "user", "content": prompt},)))
+        ids = encoder.encode(asked)
     except InvalidRequest as error:
         if error.code != "no_chat_template":
             raise
-        ids = encoder.encode(TextPrompt(prompt))
+        asked = TextPrompt(prompt)
+        ids = encoder.encode(asked)
+    text = None if applied.image_tag is None else encoder.write(asked, applied.image_tag)
     room = max(1, applied.max_model_len - len(ids))  # what is too long the engine refuses itself
     limit = min(sampling.max_tokens or room, room)
-    return EngineRequest(id=1, prompt_ids=ids, sampling=replace(sampling, max_tokens=limit))
+    within = replace(sampling, max_tokens=limit)
+    return EngineRequest(id=1, prompt_ids=ids, sampling=within, text=text)
 
 
 def _told(

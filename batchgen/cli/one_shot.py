@@ -154,7 +154,7 @@ def _report(api: Api, job: dict[str, Any], outputs: Outputs, stack: Stack, *, qu
     say_faults(job, api.flags)
     if api.as_json:
         print_json(job)
-    if quiet:
+    if quiet and not counts["failed"] and job["state"] != "failed":
         return
     if job["state"] == "failed":
         note("failed: the input has faults, nothing was run")

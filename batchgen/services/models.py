@@ -156,6 +156,8 @@ def warnings(tx: Connection, settings: Settings, model: Model) -> list[str]:
     spec = decode_spec(dict(model.spec))
     live = devices.live(tx, lease_s=settings.lease_s)
     out = remarks(spec, model.device, model.pool, live)
+    if (too_large := _too_large(tx, spec, model)) is not None:
+        out.insert(0, too_large)
     if files := model_content.changed_files(model):
         out.insert(0, _changed(model, files))
     return out
@@ -193,7 +195,8 @@ def resolve(
         )
     placement.place(spec, None, model.pool, ())
     _refuse_faults(spec)
-    _refuse_too_large(tx, spec, model)
+    if (too_large := _too_large(tx, spec, model)) is not None:
+        raise InvalidRequest(too_large, code="unusable_engine", param="engine")
     spec = model_content.pinned(spec, model)
     return Resolved(model=model, spec=spec, fingerprint=fingerprint(spec))
 
@@ -234,13 +237,11 @@ def _refuse_faults(spec: EngineSpec) -> None:
         raise InvalidRequest("; ".join(faults), code="unusable_engine", param="engine")
 
 
-def _refuse_too_large(tx: Connection, spec: EngineSpec, model: Model) -> None:
-    """What fits into no device that could serve it, where they have told their memory."""
+def _too_large(tx: Connection, spec: EngineSpec, model: Model) -> str | None:
+    """Why it fits into no device that could serve it, where they have told their memory."""
     if isinstance(spec, OpenVinoSpec) and spec.device not in (None, model.device):
-        return  # an engine over several devices, or over another than its worker's
-    largest = devices.largest_memory_bytes(tx, model.pool, model.device)
-    if (fault := memory_fault(spec, largest)) is not None:
-        raise InvalidRequest(fault, code="unusable_engine", param="engine")
+        return None  # an engine over several devices, or over another than its worker's
+    return memory_fault(spec, devices.largest_memory_bytes(tx, model.pool, model.device))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

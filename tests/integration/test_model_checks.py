@@ -66,6 +66,23 @@ def test_a_check_loads_the_model_generates_once_and_tells_what_was_applied(house
     assert ended.ended_at is not None
 
 
+@pytest.mark.parametrize(
+    ("engine", "directory", "tokens"),
+    [("openvino", "random-seer-ov", 4), ("openvino-embeddings", "random-embedder-ov", 0)],
+)
+def test_models_that_see_and_models_that_embed_are_checked_as_well(
+    house: House, engine: str, directory: str, tokens: int
+) -> None:
+    path = Path(__file__).parents[1] / "models" / directory
+    house.register(engine=engine, path=str(path))
+    check = ask(house, max_tokens=4)
+    serve(house)
+    ended = look(house, check)
+    assert (ended.state, ended.reason) == (CheckState.PASSED, None)
+    assert ended.report is not None
+    assert ended.report["generation"]["output_tokens"] == tokens
+
+
 def test_the_engine_of_a_check_is_warm_for_the_jobs_after(house: House) -> None:
     house.register()
     check = ask(house)

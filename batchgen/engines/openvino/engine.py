@@ -192,7 +192,7 @@ class OpenVinoEngine:
             return Failed(
                 400,
                 "unsupported_content",
-                "A model that sees images takes text, any other token ids.",
+                "A model that sees images takes its prompt as text, any other as token ids.",
                 "prompt",
             )
         n_in = len(request.prompt_ids)

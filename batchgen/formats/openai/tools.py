@@ -100,6 +100,8 @@ def _function(tool: Mapping[str, Any], place: str) -> _Function:
         )
     if function.parameters is not None:
         fault = schema_fault(json_text(function.parameters))
+        if function.parameters.get("type", "object") != "object":
+            fault = "a function's arguments are an object, so its type must be object"
         if fault is not None:
             param = f"{place}.function.parameters"
             raise InvalidRequest(

@@ -214,6 +214,11 @@ def test_a_required_and_a_named_choice() -> None:
             "invalid_schema",
             "tools[1].function.parameters",
         ),
+        (
+            {"tools": [tool(parameters={"type": "string"})]},
+            "invalid_schema",
+            "tools[0].function.parameters",
+        ),
         ({"tools": [tool()] * 129}, "array_above_max_length", "tools"),
     ],
 )
