@@ -1,6 +1,7 @@
 """What an answer shall look like: `response_format`, and `structured_outputs` for other forms.
 
-`response_format` is OpenAI's: `text`, `json_object`, or `json_schema` with `strict` or without.
+`response_format` is OpenAI's: `text`, `json_object`, or `json_schema` with `strict` or without; and
+`regex` or `grammar` besides, each with its text in the field of that name.
 `structured_outputs` is vLLM's, with one of `json`, `regex`, `choice`, `grammar` (EBNF, rule `root`)
 and `json_object`. Whether an engine can compile it is its own to say; what shows here is said here.
 """
@@ -37,6 +38,8 @@ class _JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
 class _ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
     type: str
     json_schema: _JsonSchema | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
 
 def answer_form(response_format: Any, structured_outputs: Any) -> Form:
@@ -81,6 +84,12 @@ def json_text(value: Any) -> str:
 
 def _response_format(asked: Any) -> Form:
     form = convert(asked, _ResponseFormat, at="response_format")
+    for name in ("json_schema", "regex", "grammar"):
+        if name != form.type and getattr(form, name) is not None:
+            raise InvalidRequest(
+                f"Invalid 'response_format.{name}': it belongs to the type '{name}'.",
+                param=f"response_format.{name}",
+            )
     match form.type:
         case "text":
             return None, _PLAIN
@@ -88,9 +97,13 @@ def _response_format(asked: Any) -> Form:
             return _object_form("response_format")
         case "json_schema":
             return _json_schema(form.json_schema)
+        case "regex":
+            return _regex(form.regex, "response_format.regex")
+        case "grammar":
+            return _ebnf(form.grammar, "response_format.grammar")
     raise InvalidRequest(
-        "Invalid value for 'response_format.type': supported are 'text', 'json_object' and "
-        "'json_schema'; for a regex or a grammar see 'structured_outputs'.",
+        "Invalid value for 'response_format.type': supported are 'text', 'json_object', "
+        "'json_schema', 'regex' and 'grammar'.",
         code="invalid_value",
         param="response_format.type",
     )

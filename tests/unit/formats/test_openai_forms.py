@@ -82,6 +82,12 @@ def test_a_json_object_is_any_object() -> None:
         ({"response_format": "json"}, "invalid_type", "response_format"),
         ({"response_format": {}}, "missing_required_parameter", "response_format.type"),
         ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
+        ({"response_format": {"type": "regex"}}, "invalid_type", "response_format.regex"),
+        (
+            {"response_format": {"type": "json_object", "grammar": 'root ::= "a"'}},
+            "invalid_value",
+            "response_format.grammar",
+        ),
         (
             {"response_format": {"type": "json_schema"}},
             "missing_required_parameter",
@@ -148,6 +154,14 @@ def test_a_bad_form_names_its_place(asked: Any, code: str, param: str) -> None:
 def test_half_a_surrogate_pair_in_a_schemas_text_is_refused() -> None:
     asked = {"structured_outputs": {"json": r'{"enum": ["\ud800"]}'}}
     assert failure(asked) == ("invalid_schema", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(GrammarKind.REGEX, "regex"), (GrammarKind.EBNF, "grammar")]
+)
+def test_a_response_format_may_be_a_regex_or_a_grammar(kind: GrammarKind, name: str) -> None:
+    asked = request({"response_format": {"type": name, name: "[0-9]+"}})
+    assert asked.sampling.grammar == Grammar(kind, "[0-9]+", f"response_format.{name}")
 
 
 def test_an_answer_has_one_form() -> None:
