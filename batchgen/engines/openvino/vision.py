@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 IMAGE_TAG = "<ov_genai_image_{}>"
 """What the pipeline replaces by the model's own marks of its images."""
@@ -57,4 +57,6 @@ def _unpacked(image: Image.Image) -> ov.Tensor:
 
 def _unreadable(error: Exception) -> ValueError:
     """Decoders raise anything that broken data leads them to."""
+    if isinstance(error, UnidentifiedImageError):
+        return ValueError("an image cannot be read: its file is broken, or of another kind")
     return ValueError(f"an image cannot be read: {str(error) or type(error).__name__}")
