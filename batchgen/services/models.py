@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 
 from batchgen.domain.errors import InvalidRequest
@@ -113,7 +114,7 @@ def prepare(name: str, asked: Asked, settings: Settings, live: Sequence[Device])
     _refuse_derived(asked.spec)
     spec, device = placement.place(decode_spec(dict(asked.spec)), asked.device, asked.pool, live)
     spec = _with_checked_paths(spec, settings)
-    _refuse_faults(spec)
+    _refuse_faults(spec, device)
     return Prepared(
         name=name,
         spec=spec,
@@ -194,7 +195,7 @@ def resolve(
             param="endpoint",
         )
     placement.place(spec, None, model.pool, ())
-    _refuse_faults(spec)
+    _refuse_faults(spec, model.device)
     if (too_large := _too_large(tx, spec, model)) is not None:
         raise InvalidRequest(too_large, code="unusable_engine", param="engine")
     spec = model_content.pinned(spec, model)
@@ -231,8 +232,9 @@ def _names(tree: Mapping[str, Any], place: str, *, but_null: bool = False) -> bo
     return not (but_null and value is None)
 
 
-def _refuse_faults(spec: EngineSpec) -> None:
-    faults = spec_faults(spec)
+def _refuse_faults(spec: EngineSpec, device: str | None) -> None:
+    """`device`: whose workers serve it, which is what the engine runs on unless the spec says."""
+    faults = spec_faults(msgspec.structs.replace(spec, device=spec.device or device))
     if faults:
         raise InvalidRequest("; ".join(faults), code="unusable_engine", param="engine")
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchgen.domain.errors import InvalidRequest
+from batchgen.services import models
 from tests.house import MODELS, House, chat_lines
 
 TARGET, DRAFT = MODELS / "orders-qwen3-2m-ov", MODELS / "orders-qwen3-1m-ov"
@@ -66,3 +67,16 @@ def test_a_kv_cache_beyond_the_memory_of_every_device_is_refused_once_they_have_
             other.leave()
     finally:
         worker.leave()
+
+
+def test_what_a_device_cannot_do_is_refused_where_the_models_device_is_known(house: House) -> None:
+    settings = {"runtime_config": {"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"}}
+    spec = {"engine": "openvino", "path": str(DRAFT), **settings}
+    with pytest.raises(InvalidRequest, match="use HETERO"):
+        models.register(house.database, house.settings, name="orders", spec=spec, device="CPU")
+    house.register("orders", engine="openvino", path=str(DRAFT))
+    models.register(
+        house.database, house.settings, name="cpu", spec=spec | {"runtime_config": {}}, device="CPU"
+    )
+    with pytest.raises(InvalidRequest, match="use HETERO"):
+        house.submit(chat_lines(1, model="cpu"), model="cpu", overrides=settings)
